@@ -50,7 +50,7 @@ _GROUPS: dict[str, dict[str, Words]] = {
     "The pipeline file": {
         "CONFIG_INVALID": _w(
             "A key is unknown, missing, or has a value that is not allowed. All faults are listed, with their lines.",
-            "Mend the lines that it names; [pipeline files](configuration.md) has every key.",
+            "Fix the lines that it names; [pipeline files](configuration.md) has every key.",
             "`distributary check FILE` until it says that the file is valid.",
         ),
         "CONFIG_FILE_MISSING": _w("There is no file at the path that was given.", "Give the path of a pipeline file."),
@@ -61,11 +61,11 @@ _GROUPS: dict[str, dict[str, Words]] = {
         ),
         "SQL_INVALID": _w(
             "An expression of `tables.expectations` or `tables.select` is not valid SQL.",
-            "Mend the expression that it names; `distributary check FILE` tries them all.",
+            "Fix the expression that it names; `distributary check FILE` tries them all.",
         ),
         "LINT_FAILED": _w(
             "A file of `declarative.libraries` does what a definition may not do.",
-            "Mend the line that it names; [declarative pipelines](declarative.md) says what is allowed.",
+            "Fix the line that it names; [declarative pipelines](declarative.md) says what is allowed.",
         ),
         "NOT_YET": _w(
             "The verb or the source is not there for this kind of pipeline.", "Use one of those that it names."
@@ -100,6 +100,12 @@ _GROUPS: dict[str, dict[str, Words]] = {
         "LAYOUT_CHANGED": _w(
             "The file names another `layout` than the pipeline has run with. Its streams would begin anew.",
             "Set `layout` back, or give the new layout a `pipeline` name and a `tables.root` of its own.",
+        ),
+        "TABLES_MOVED": _w(
+            "`tables.root`, or a pattern of table names, was changed for a pipeline that has run. Its tables would "
+            "begin again at the other place, without the rows that they have, and `verify` would miss these.",
+            "Set the key that it names back. One route's name alone may change: `tables.routes.<route>.name`.",
+            "To have the tables elsewhere: [another address for the tables](backup.md#another-address-for-the-tables).",
         ),
         "CLEAN_UNFINISHED": _w(
             "`distributary clean` was interrupted, so some tables may be gone already.",
@@ -218,11 +224,11 @@ _GROUPS: dict[str, dict[str, Words]] = {
         "QUARANTINE_LIMIT": _w(
             "More rows of a batch were bad than `quarantine` allows. The batch is finished: good rows are in.",
             "`distributary quarantine FILE` says why, with samples.",
-            "Mend the cause, run again, then `distributary replay FILE`.",
+            "Fix the cause, run again, then `distributary replay FILE`.",
         ),
         "EXPECTATION_BROKEN": _w(
             "Rows break an expectation that says `fail`. Their table waits, and its rows are kept.",
-            "Mend the data or the expectation; the table goes on by itself.",
+            "Fix the data or the expectation; the table goes on by itself.",
         ),
         "WIDE_UNFIT": _w(
             "The wide table has a property with which tasks cannot write it.",
@@ -268,7 +274,7 @@ _GROUPS: dict[str, dict[str, Words]] = {
         "CLUSTER_MISSING": _w("The Spark master does not answer.", "Start it, or check `--via` and `spark.master`."),
         "UPDATE_FAILED": _w(
             "Spark does not accept the declarative pipeline as a whole.",
-            "Mend the file and line that it names; `distributary check FILE` finds most of it without Spark.",
+            "Fix the file and line that it names; `distributary check FILE` finds most of it without Spark.",
         ),
     },
     "Many clusters, Databricks": {

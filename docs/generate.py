@@ -95,7 +95,7 @@ What a pipeline keeps besides its tables lies in one folder, here called `<state
 new one can be read by its owner only.
 
 Delete nothing in it by hand while the pipeline is in use: `distributary clean` removes a pipeline, `distributary
-resync` and `distributary replay` mend tables. To keep a copy, stop the pipeline and copy the tables and this folder
+resync` and `distributary replay` repair tables. To keep a copy, stop the pipeline and copy the tables and this folder
 together: one that is older than the tables is refused. How, and what to do where something is lost:
 [back-up](backup.md), [disaster](disaster.md).
 """
@@ -129,7 +129,7 @@ recounts.
 $ distributary quarantine FILE            # how many, what was found, a sample, what to do
 $ distributary quarantine FILE --reason BAD_MAGIC --samples 5
 $ distributary quarantine FILE --route chess --export chess.parquet
-$ distributary replay FILE                # once the cause is mended: bring them in, exactly once
+$ distributary replay FILE                # once the cause is fixed: bring them in, exactly once
 ```
 
 The quarantine is a Delta table, `<state>/quarantine`, which any reader can open (of `layout: declarative`, the rows of

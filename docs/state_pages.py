@@ -40,8 +40,8 @@ _STREAMS = {
     "waiting": "It has not been started yet.",
     "running": "Nothing to do.",
     "resting": "It has failed and starts again at `next_try`, by itself.",
-    "parked": "It has failed too often, or so that no new start mends it. Mend the cause, then `distributary workflow "
-    "restart FILE STREAM`.",
+    "parked": "It has failed too often, or with an error that a restart does not fix. Fix the cause, then "
+    "`distributary workflow restart FILE STREAM`.",
     "done": "It has taken all that was there (`--once`).",
     "stopped": "Somebody has stopped it.",
 }

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from distributary.errors import CheckpointLost, SourceDataLost
+from distributary.errors import CheckpointLost, SourceDataLost, TablesMoved
 from distributary.sources import kafka_source
 from distributary.sources.kafka import Topic
 from distributary.state.checkpoint import check_checkpoint, check_source, read_offsets, stream_id
+from distributary.state.cleaning import at_work
 from distributary.state.ledger import LOSS, Entry, Ledger, replay_stream
 from distributary.tables.store import Store
+from tests.lake import Lake
 from tests.scenarios import Scenario, message
 
 EVENT = 'syntax = "proto3"; message event { string user = 1; }'
@@ -193,3 +195,47 @@ def test_a_kill_while_the_first_batch_s_offsets_are_written_keeps_no_run_from_be
     (checkpoint / "metadata").write_text('{"id":"489ed1f3-3002-441b-b188-8486b2522984"}')
     scenario.run()
     assert scenario.values("a", "user") == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("{lake}/elsewhere/chess", "by tables.root its place would now be {lake}/tables, "),
+        ("{lake}/tables/silver_chess", "by tables.name its place would now be {lake}/tables/chess, "),
+    ],
+)
+def test_tables_that_would_begin_anew_at_another_place_are_refused(lake: Path, table: str, says: str) -> None:
+    state = State(lake)
+    address = table.format(lake=lake)
+    state.ledger.record("s", 0, [Entry("s", 0, "chess", table=address, rows_in=1, rows_written=1)], {})
+    with pytest.raises(TablesMoved) as caught, at_work(state.config, state.store):
+        pass
+    assert f"has written {address}; " in str(caught.value)
+    assert says.format(lake=lake) in str(caught.value)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_tables_stay_where_they_are_and_one_that_never_had_rows_is_free(lake: Path, rows: int) -> None:
+    state = State(lake)
+    place = "tables" if rows else "elsewhere"
+    entry = Entry("s", 0, "chess", table=f"file://{lake}/{place}/chess", rows_in=rows, rows_written=rows)
+    state.ledger.record("s", 0, [entry], {})
+    with at_work(state.config, state.store):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("tables", "key"), [({"merged": "now_{table}"}, "tables.merged"), ({"log": "{table}_events"}, "tables.log")]
+)
+def test_tables_of_change_files_keep_their_names(lake: Path, tables: dict[str, Any], key: str) -> None:
+    about = json.dumps({"source": ["mysql", "shop", "", "orders"], "keys": ["id"]})
+    shop = Lake(lake, "shop", {"type": "datastream", "path": "/f"}, registry=None)
+    log, merged = f"{lake}/shop_orders_log", f"{lake}/shop_orders"
+    entry = Entry("s", 0, "shop.orders", table=log, merged=merged, about=about, rows_in=1, rows_written=1)
+    shop.ledger.record("s", 0, [entry], {})
+    with at_work(shop.config, shop.store):
+        pass
+    other = Lake(lake, "shop", {"type": "datastream", "path": "/f"}, registry=None, tables=tables)
+    with pytest.raises(TablesMoved) as caught, at_work(other.config, other.store):
+        pass
+    assert caught.value.parameters["key"] == key

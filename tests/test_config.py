@@ -279,7 +279,7 @@ def test_a_wrong_type_says_what_is_allowed(tmp_path: Path, changes: dict[str, An
 @pytest.mark.parametrize(
     ("changes", "key", "detail"),
     [
-        ({"pipeline": "Games!"}, "pipeline", "'Games!' is not allowed; it must match"),
+        ({"pipeline": "Games!"}, "pipeline", "'Games!' is not allowed; allowed: a-z, 0-9, _ and -"),
         ({"pipeline": "g" * 65}, "pipeline", "at most 64 characters"),
         ({"source__type": "kafak"}, "source.type", "(did you mean 'kafka'?); allowed: 'kafka', 'delta'"),
         ({"source__type": None}, "source.type", "is required; allowed: 'kafka', 'delta'"),
@@ -301,6 +301,34 @@ def test_a_wrong_type_says_what_is_allowed(tmp_path: Path, changes: dict[str, An
         ({"registry__url": "http://"}, "registry.url", "like http://registry:8081"),
         ({"registry__url": "http://a,ftp://b"}, "registry.url", "like http://registry:8081"),
         ({"tables__root": "~/lake"}, "tables.root", "~ is not replaced"),
+        ({"tables__root": "sthree://b/lake"}, "tables.root", "no store is known by sthree://; allowed: a folder, or"),
+        ({"tables__root": "S3A://b/lake"}, "tables.root", "did you mean s3a://?"),
+        ({"tables__root": "s3n://b/lake"}, "tables.root", "did you mean s3a://?"),
+        ({"source": {**DELTA, "path": "gcs3://b/t"}}, "source.path", "no store is known by gcs3://"),
+        ({"state": "ggs://b/state"}, "state", "did you mean gs://?"),
+        ({"tables__root": "s3a://my bucket/lake"}, "tables.root", "a bucket's name, which has no spaces"),
+        ({"tables__root": "/data/*/lake"}, "tables.root", "one folder; * is not expanded here"),
+        ({"source": {**DELTA, "path": "/lake/bronze{1,2}"}}, "source.path", "one folder; {1,2} is not expanded"),
+        ({"source": {**DELTA, "path": "/lake/bronze "}}, "source.path", "without spaces around it"),
+        ({"tables__root": "/lake\n"}, "tables.root", "without line breaks"),
+        ({"tables__root": "C:\\lake"}, "tables.root", "nothing here runs on Windows"),
+        ({"tables__root": ""}, "tables.root", "allowed: text; this is empty"),
+        ({"state": "/lake/silver"}, "state", "a folder of its own; '/lake/silver' is tables.root"),
+        ({"checkpoint": "file:/lake/silver/"}, "checkpoint", "a folder of its own"),
+        ({"source": {**DELTA, "path": "/lake"}}, "tables.root", "a folder outside of it; '/lake/silver' lies in"),
+        ({"registry": {"url": "http://my host:8081"}}, "registry.url", "like http://registry:8081"),
+        ({"source__topic": ".."}, "source.topic", "allowed: topic names of a-z"),
+        ({"source__options": {"group.id": "g"}}, "source.options", "'group.id' is not allowed: give source.group_id"),
+        ({"envelope__route": "game name"}, "envelope.route", "this is 'game name'"),
+        ({"envelope__payload": "pay-load"}, "envelope.payload", "allowed: letters, digits and _"),
+        ({"tables__keys": ["id", "id"]}, "tables.keys", "'id' is given twice"),
+        ({"tables__database": "a.b.c"}, "tables.database", "a database, or catalog and database"),
+        ({"tables__history": "{route}_history"}, "tables.history", "Debezium, and with tables.keys only"),
+        ({"spark": {"master": "locall[2]"}}, "spark.master", "allowed: local[4], local[*], spark://host:7077"),
+        ({"spark": {"master": "local[x]"}}, "spark.master", "allowed: local[4]"),
+        ({"spark": {"conf": {"driver.memory": "4g"}}}, "spark.conf", "write 'spark.driver.memory'"),
+        ({"trigger": 10}, "trigger", "an interval as in {every: 10 seconds}; this is 10"),
+        ({"quarantine__max_ratio": "0.5"}, "quarantine.max_ratio", "allowed: a number; this is text: '0.5'"),
         ({"tables__root": "${HOME}/lake"}, "tables.root", "write ${env:HOME} as the whole value"),
         ({"tables__root": "s3a://"}, "tables.root", "names no bucket"),
         ({"tables__root": "s3a:/bucket/lake"}, "tables.root", "s3a://bucket/prefix, with two slashes"),
@@ -317,7 +345,7 @@ def test_a_wrong_type_says_what_is_allowed(tmp_path: Path, changes: dict[str, An
         ({"source__max_offsets_per_batch": 0}, "source.max_offsets_per_batch", "greater than or equal to 1; this is 0"),
         ({"source__options": {"kafka.acks": "1"}}, "source.options", "write 'acks', not 'kafka.acks'"),
         ({"source__bootstrap_servers": None}, "source.bootstrap_servers", "is required"),
-        ({"source__bootstrap_servers": ""}, "source.bootstrap_servers", "at least 1 character"),
+        ({"source__bootstrap_servers": ""}, "source.bootstrap_servers", "this is empty"),
         ({"tables__engine": "tsk"}, "tables.engine", "'tsk' is not allowed (did you mean 'task'?); allowed: 'auto'"),
         ({"tables__name": "silver"}, "tables.name", "{route} exactly once"),
         ({"tables__name": "{route}_{route}"}, "tables.name", "{route} exactly once"),
@@ -466,6 +494,26 @@ def test_a_route_is_only_looked_for_where_a_format_can_have_it(
     assert caught.value.parameters["key"] == "envelope.route"
 
 
+def test_a_store_that_spark_is_told_of_may_hold_a_source(tmp_path: Path) -> None:
+    conf = {"spark.hadoop.fs.oss.impl": "org.apache.hadoop.fs.aliyun.oss.AliyunOSSFileSystem"}
+    found = load_document(tmp_path, source={**DELTA, "path": "oss://b/t"}, spark={"conf": conf})
+    assert found.source.address == "oss://b/t"
+
+
+def test_check_tells_of_a_setting_that_is_only_nearly_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "games.yaml"
+    options = {"fetch.max.byte": 5, "max.poll.records": 9, "fetch.max.bytes": 7}
+    properties = {"delta.appendonly": "true", "delta.enableChangeDataFeed": "true", "owner": "me"}
+    file.write_text(json.dumps(document(source__options=options, tables__properties=properties)))
+    assert execute(["check", str(file)]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"{file}: source.options: 'fetch.max.byte' is no known setting of Kafka's clients; did you mean "
+        "'fetch.max.bytes'?",
+        f"{file}: tables.properties: 'delta.appendonly' is no known property of Delta tables; did you mean "
+        "'delta.appendOnly'?",
+    ]
+
+
 # -- the file itself ---------------------------------------------------------------------------------------
 
 
@@ -479,8 +527,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     ("text", "key", "detail"),
     [
         ("pipeline: games\nsource: {type: kafka\n", "line 3, column 1", "not YAML"),
-        ("pipeline: a: b\n", "line 1, column 12", "not YAML: mapping values are not allowed here"),
-        ("pipeline: games\n\ttables: x\n", "line 2, column 1", "not YAML"),
+        ("pipeline: a: b\n", "line 1, column 12", "not YAML: a second colon in this line"),
+        ("pipeline: games\n\ttables: x\n", "line 2, column 1", "a tab; YAML takes spaces only"),
+        ("pipeline: games\ntables: {root: 'lake}\n", "line 2, column 16", "no quote at its end"),
+        ("source:\n  topic: x\n  type:kafka\n", "line 3, column 3", "a key needs a colon and a space after it"),
+        ("source:\n  type:kafka\n  topic: x\n", "line 3, column 8", "no space after the colon of the line before"),
+        ("source:\n  type: x\n topic: x\n", "line 3, column 2", "begins in another column than its neighbours"),
         ("pipeline: !!python/name:os.system\n", "line 1, column 11", "not YAML: could not determine a constructor"),
         ("a: 1\n---\nb: 2\n", "line 2, column 1", "not YAML"),
         ("a: \x01\n", "file", "not YAML"),

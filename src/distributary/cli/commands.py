@@ -25,6 +25,7 @@ from distributary.cli.plugins import plug_in
 from distributary.cli.quarantine import quarantine
 from distributary.cli.running import go
 from distributary.cli.serve import serve, write_page
+from distributary.cli.slips import slips
 from distributary.cli.spread import (
     ClusterOption,
     Conf,
@@ -116,6 +117,8 @@ def check(
     kind_of(config, file).check()
     if "databricks" in config.model_fields_set:
         note_places(config, file)
+    for slip in slips(config):
+        note(f"{file}: {slip}")
     say(f"{file} is valid: pipeline {config.pipeline}, source {config.source.type}, tables below {config.tables.root}")
 
 
@@ -280,7 +283,7 @@ def replay(
         Reason | None,
         typer.Option(
             metavar="REASON",
-            help="Only rows kept aside for this reason. Messages of KILLED_READER: only if it is given.",
+            help="Only rows quarantined for this reason. Messages of KILLED_READER: only if it is given.",
         ),
     ] = None,
     as_json: Json = False,

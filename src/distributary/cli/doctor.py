@@ -23,7 +23,7 @@ def doctor(
     within: Annotated[float, typer.Option("--within", min=1, metavar="SECONDS", help="How long all may take.")] = 30.0,
     as_json: Json = False,
 ) -> Exit:
-    """Try out what a pipeline needs outside of itself.
+    """Check what a pipeline needs: Java, broker, store.
 
     Before it runs, or when it fails: Java, Spark's jars, the source (reach, credentials, topic or table), the registry
     (reach, credentials, subject), the store (an object is written once, refused the second time, listed, removed),

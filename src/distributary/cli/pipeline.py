@@ -18,7 +18,7 @@ from distributary.kinds.declarative import Declarative
 if TYPE_CHECKING:
     from distributary.config import Pipeline
 
-pipeline = typer.Typer(**GROUP, help="The same as a Spark Declarative Pipeline.\n\nFor layout: declarative.")
+pipeline = typer.Typer(**GROUP, help="Run it as a Spark Declarative Pipeline.\n\nFor layout: declarative.")
 
 Every = Annotated[
     str | None,

@@ -144,7 +144,7 @@ def replay_text(report: ReplayReport) -> RenderableType:
         return Text("nothing is in the quarantine that could be replayed")
     lines = [f"{shown(route)}: {number_of(rows, 'row')} replayed" for route, rows in sorted(report.rows.items())]
     lines += [
-        f"{shown(route or 'without a route')}: {number_of(rows, 'row')} kept aside, still not readable"
+        f"{shown(route or 'without a route')}: {number_of(rows, 'row')} in the quarantine, still not readable"
         for route, rows in sorted(report.left.items())
     ]
     lines += [
@@ -227,7 +227,7 @@ def quarantine_text(rejections: Rejections, file: str) -> RenderableType:
     if len(rejections.groups) > MAX_TABLES:
         hidden = number_of(len(rejections.groups) - MAX_TABLES, "more route and reason", "more routes and reasons")
         blocks += [Text(""), Text(f"and {hidden} (all of them: --json)")]
-    blocks += [Text(""), Text(f"once the cause is mended: distributary replay {file}")]
+    blocks += [Text(""), Text(f"once the cause is fixed: distributary replay {file}")]
     return Group(*blocks)
 
 

@@ -45,9 +45,9 @@ def maintain(file: File, as_json: Json = False) -> Exit:
 
 
 def resync(file: File, route: Route, as_json: Json = False) -> None:
-    """Rebuild one table from its kept rows.
+    """Rebuild one table from bronze or its log.
 
-    Layout two_hop: from bronze. Rows kept aside that decode now come into the table, rows that do not decode any more
+    Layout two_hop: from bronze. Quarantined rows that decode now come into the table, rows that do not decode any more
     go out of it into the quarantine. Of change files, Debezium's topics and messages with keys: the merged table and
     its history, from the log, by the keys of the newest events or of the pipeline file. Everything may run meanwhile:
     the new rows take the old ones' place in one commit.
@@ -61,7 +61,7 @@ def resync(file: File, route: Route, as_json: Json = False) -> None:
 
 
 def views(file: File, as_json: Json = False) -> None:
-    """Make the views of a wide table anew.
+    """Create the views of a wide table again.
 
     A run makes and renews them by itself; this does it by hand, for all routes: for a catalog that has lost them, or
     one that they are to be in from now on. Readers go on meanwhile: each view changes in one step.

@@ -125,9 +125,9 @@ def local(
 ) -> Exit:
     """Run the shares on this machine, and keep them running.
 
-    Each cluster is a process with a log of its own. One that falls is started again after a rest that grows; after ten
-    failures in a row, or an error that no new start mends, it is parked, and the others go on. Ctrl-C or SIGTERM ends
-    all of them once their batches are done. Exit code 1 when a stream is parked or tables are.
+    Each cluster is a process with a log of its own. One that fails is started again after a rest that grows; after ten
+    failures in a row, or an error that a restart does not fix, it is parked, and the others go on. Ctrl-C or SIGTERM
+    ends all of them once their batches are done. Exit code 1 when a stream is parked or tables are.
     """  # fmt: skip
     config = load(file)
     from distributary.fleet.workflow.local import LocalRun, supervise

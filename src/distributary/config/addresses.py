@@ -19,6 +19,8 @@ _WEB = (
     "tables.storage_options, as endpoint"
 )
 _OTHERS = {"gcs": "write gs://, as Google's own tools do", "http": _WEB, "https": _WEB}
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]")
+_WILDCARD = re.compile(r"[*?]|\{[^{}]*,[^{}]*\}")
 _SHELL = re.compile(r"\$\{?(\w+)")
 _BROKER = re.compile(r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d+)")
 
@@ -32,8 +34,19 @@ def _expanded_by_nobody(text: str) -> str:
     return text
 
 
+def _one_line(text: str) -> None:
+    """Raises ValueError for what is seen in no print-out."""
+    if text != text.strip() or not text.isprintable():
+        raise ValueError("allowed: an address without spaces around it and without line breaks")
+
+
 def _place(text: str) -> str:
     _expanded_by_nobody(text)
+    _one_line(text)
+    if _WINDOWS.match(text):
+        raise ValueError("allowed: a path of Linux, as /data/lake; nothing here runs on Windows")
+    if (match := _WILDCARD.search(text)) is not None and not REFERENCE.fullmatch(text):
+        raise ValueError(f"allowed: one folder; {match[0]} is not expanded here")
     if (match := _ONE_SLASH.match(text)) is not None:
         raise ValueError(
             f"allowed: {match[1]}://bucket/prefix, with two slashes; this would be a folder named {match[1]}:"
@@ -43,6 +56,8 @@ def _place(text: str) -> str:
         raise ValueError(_OTHERS[scheme])
     if separator and scheme not in ("file", "hdfs") and not rest.strip("/"):
         raise ValueError(f"allowed: {scheme}://bucket/prefix; this names no bucket")
+    if separator and " " in rest.partition("/")[0]:
+        raise ValueError("allowed: a bucket's name, which has no spaces")
     return text
 
 
@@ -58,6 +73,7 @@ def _url(text: str) -> str:
                 split_url.scheme in ("http", "https")
                 and bool(split_url.hostname)
                 and (split_url.port is None or split_url.port > 0)
+                and not (set(url.strip()) & set(" #"))
             )
         except ValueError:
             good = False

@@ -25,6 +25,25 @@ _QUOTED = re.compile(r"'(?!<)[^']{2,}'")
 """What PyYAML's messages quote of the file (`password: *word` is an alias); `'<scalar>'` is a word of their own."""
 
 
+_INDENT = "this line begins in another column than its neighbours; keys of one mapping stand below each other"
+_COLON = (
+    "a second colon in this line, no space after the colon of the line before, or a line that is indented too far; a "
+    "text with `: ` in it needs quotes"
+)
+_COMMON = (
+    ("", "'\\t'", "a tab; YAML takes spaces only"),
+    ("quoted scalar", "unexpected end of stream", "the text that begins here has no quote at its end"),
+    ("simple key", "expected ':'", "a key needs a colon and a space after it, as in `topic: events`"),
+    ("", "expected <block end>", _INDENT),
+    (
+        "",
+        "mapping values are not allowed here",
+        _COLON,
+    ),
+)
+"""Of PyYAML's errors: a word of the context ("" for any), a word of the problem, what a person should read."""
+
+
 class _Loader(yaml.SafeLoader):
     """Scalars of YAML 1.2: `no` and `on` are text, `010` is text, dates are text, `12:30` is text (not base 60)."""
 
@@ -35,8 +54,8 @@ class _Loader(yaml.SafeLoader):
         """As PyYAML's own, which calls itself for each level, but with a limit to them."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            txn = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} levels, one in another", problem_mark=txn)
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} levels, one in another", problem_mark=mark)
         try:
             return super().compose_node(parent, index)
         finally:
@@ -83,10 +102,9 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         lines = _key_lines(node, file)
         return loader.construct_document(node), lines
     except yaml.MarkedYAMLError as error:
-        txn = error.problem_mark or error.context_mark
-        detail = f"not YAML: {_QUOTED.sub('(...)', str(error.problem))}"
+        mark, why = _where_and_why(error)
         # Nobody's cause: PyYAML's own text quotes the line, and there may be a password in it.
-        raise ConfigError(file=file, key=_place(txn), detail=detail) from None
+        raise ConfigError(file=file, key=_place(mark), detail=f"not YAML: {why}") from None
     except yaml.YAMLError as error:
         detail = f"not YAML: {str(error).splitlines()[0]}"
         raise ConfigError(file=file, key="file", detail=detail) from None
@@ -96,8 +114,18 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         raise ConfigError(file=file, key="file", detail=detail) from None
 
 
-def _place(txn: yaml.Mark | None) -> str:
-    return f"line {txn.line + 1}, column {txn.column + 1}" if txn else "file"
+def _where_and_why(error: yaml.MarkedYAMLError) -> tuple[yaml.Mark | None, str]:
+    """The mistake's place and what it is, in words for the ones that people make."""
+    problem, context = str(error.problem), str(error.context)
+    for about, text, why in _COMMON:
+        if about in context and text in problem:
+            # What has no end is noticed at the end of the file, and a key without a colon in the next line.
+            return (error.context_mark if about else error.problem_mark) or error.problem_mark, why
+    return error.problem_mark or error.context_mark, _QUOTED.sub("(...)", problem)
+
+
+def _place(mark: yaml.Mark | None) -> str:
+    return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "file"
 
 
 def _key_lines(root: yaml.Node, file: str) -> dict[KeyPath, int]:

@@ -5,6 +5,7 @@ The models' descriptions are the text of docs/configuration.md and docs/pipeline
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -16,7 +17,7 @@ from distributary.config.declarative import Declarative
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.operating import Grant, Maintenance, Metrics, Notices
 from distributary.config.payload import Payload
-from distributary.config.quantities import Duration, Option, Text
+from distributary.config.quantities import REFERENCE, Duration, Option, Text
 from distributary.config.reading import (
     Envelope,
     RegistryConfig,
@@ -32,6 +33,12 @@ from distributary.config.writing import Quarantine, Tables
 from distributary.errors import ConfigError, NotYet
 from distributary.redaction import MASK
 from distributary.shares import Share
+
+_MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[[\d, ]+\]|yarn|(spark|k8s)://.+")
+_OF_SPARK = frozenset(
+    ("driver", "executor", "sql", "jars", "hadoop", "shuffle", "memory", "dynamicAllocation", "cores", "network", "ui")
+)
+"""What Spark's settings begin with, once `spark.` is left out."""
 
 
 class Trigger(Model):
@@ -53,6 +60,20 @@ class Spark(Model):
         default=None, description="Spark master, as `local[4]`; without it, that of the environment."
     )
     conf: dict[str, Option] = Field(default={}, repr=False, description="Spark settings, over the product's own.")
+
+    @field_validator("master")
+    @classmethod
+    def _check_master(cls, master: str | None) -> str | None:
+        if master is not None and not _MASTER.fullmatch(master) and not REFERENCE.fullmatch(master):
+            raise ValueError("allowed: local[4], local[*], spark://host:7077, yarn, k8s://https://host:6443")
+        return master
+
+    @field_validator("conf")
+    @classmethod
+    def _check_prefix(cls, conf: dict[str, str]) -> dict[str, str]:
+        if key := next((key for key in conf if key.partition(".")[0] in _OF_SPARK), None):
+            raise ValueError(f"Spark passes over {key!r}: write {f'spark.{key}'!r}")
+        return conf
 
 
 class Pipeline(Model):
@@ -143,7 +164,7 @@ class Pipeline(Model):
     @field_validator("trigger", mode="before")
     @classmethod
     def _word(cls, value: object) -> object:
-        if not isinstance(value, str):
+        if isinstance(value, dict | Trigger):
             return value
         if value not in ("once", "continuous"):
             raise ValueError("allowed: 'once', 'continuous', or an interval as in {every: 10 seconds}")

@@ -27,6 +27,11 @@ _TYPES = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
 }
+_PATTERNS = {
+    r"^[a-z0-9][a-z0-9_-]*$": "allowed: a-z, 0-9, _ and -, with a letter or a digit first",
+    r"^[a-z0-9][a-z0-9_]*$": "allowed: a-z, 0-9 and _, with a letter or a digit first",
+    r"^[a-z0-9][a-z0-9_]{0,199}$": "allowed: a-z, 0-9 and _, with a letter or a digit first, at most 200 characters",
+}
 _READ = {
     bool: "true or false",
     int: "a whole number",
@@ -73,7 +78,9 @@ def _detail(details: ErrorDetails, path: KeyPath, annotation: Any, value: Any) -
     if kind == "between_keys":
         return str(context["detail"])
     if kind in _TYPES:
-        return f"allowed: {_TYPES[kind]}; this is {_READ.get(type(value), 'empty')}"
+        return f"allowed: {_TYPES[kind]}; this is {_what(value, secret)}"
+    if kind == "string_too_short":
+        return "allowed: text; this is empty"
     if kind == "union_tag_not_found":
         return f"is required; allowed: {_quoted(_tags())}"
     if kind == "union_tag_invalid":
@@ -81,7 +88,8 @@ def _detail(details: ErrorDetails, path: KeyPath, annotation: Any, value: Any) -
     if kind in ("literal_error", "enum"):
         return _unknown_value(value, _choices(annotation))
     if kind == "string_pattern_mismatch":
-        return f"{_shown(value)} is not allowed; it must match {context['pattern']}"
+        pattern = context["pattern"]
+        return f"{_shown(value)} is not allowed; {_PATTERNS.get(pattern, f'it must match {pattern}')}"
     text = str(context["error"]) if kind == "value_error" else details["msg"].replace("Input should", "must", 1)
     return text if secret or isinstance(value, dict | list) or value is None else f"{text}; this is {_shown(value)}"
 
@@ -99,6 +107,12 @@ def _unknown_value(value: Any, allowed: list[str]) -> str:
 
 def _did_you_mean(near: list[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _what(value: Any, secret: bool) -> str:
+    """Kind and value of what was read: what looks like a number may be text."""
+    kind = _READ.get(type(value), "empty")
+    return kind if secret or not isinstance(value, bool | int | float | str) else f"{kind}: {_shown(value)}"
 
 
 def _quoted(values: Iterable[str]) -> str:

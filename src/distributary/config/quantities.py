@@ -103,7 +103,7 @@ def _topics(value: object) -> object:
     if names is not None and not (isinstance(names, list) and names and all(n and isinstance(n, str) for n in names)):
         raise ValueError("allowed: a topic name, or a list of topic names")
     for name in names or ():
-        if not _TOPIC.fullmatch(name) and not REFERENCE.fullmatch(name):
+        if name in (".", "..") or (not _TOPIC.fullmatch(name) and not REFERENCE.fullmatch(name)):
             raise ValueError("allowed: topic names of a-z, A-Z, 0-9, '.', '_' and '-', at most 249 characters")
     return value
 
@@ -158,9 +158,23 @@ def _commit_time(text: str) -> str:
     return text
 
 
+def _database(name: str) -> str:
+    if not all(name.split(".")) or name.count(".") > 1 or name != name.strip():
+        raise ValueError("allowed: a database, or catalog and database, as in main.silver")
+    return name
+
+
+def _distinct(names: list[str]) -> list[str]:
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{twice!r} is given twice")
+    return names
+
+
 # These validators run before the type check and leave nothing to it, so that a mistake gives one message.
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
 ColumnType: TypeAlias = Annotated[Text, AfterValidator(_column_type)]
+Database: TypeAlias = Annotated[Text, AfterValidator(_database)]
+Distinct: TypeAlias = Annotated[list[Text], AfterValidator(_distinct)]
 CommitTime: TypeAlias = Annotated[Text, AfterValidator(_commit_time)]
 """As Delta's `startingTimestamp` takes it."""
 Option: TypeAlias = Annotated[

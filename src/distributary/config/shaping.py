@@ -21,7 +21,7 @@ class Expectation(Model):
     otherwise: Literal["warn", "drop", "fail"] = Field(
         default="warn",
         description="What becomes of a row that breaks it. `warn`: it is written and counted. `drop`: it goes to the "
-        "quarantine. `fail`: its table is not written until the cause is mended; other tables go on.",
+        "quarantine. `fail`: its table is not written until the cause is fixed; other tables go on.",
     )
 
 

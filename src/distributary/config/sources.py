@@ -23,6 +23,17 @@ from distributary.config.quantities import (
     Topics,
 )
 
+_NO_OPTIONS = {
+    "auto.offset.reset": "give source.starting_offsets",
+    "bootstrap.servers": "give source.bootstrap_servers",
+    "enable.auto.commit": "the checkpoint says where the stream is",
+    "group.id": "give source.group_id",
+    "interceptor.classes": "Spark takes none",
+    "key.deserializer": "records are read as bytes",
+    "value.deserializer": "records are read as bytes",
+}
+"""Options of Kafka's client that Spark refuses when it starts, or that a key of ours says."""
+
 
 class RecordKey(Model):
     column: Text | None = Field(
@@ -173,6 +184,8 @@ class KafkaSource(SourceKeys):
         for key in options:
             if key.startswith("kafka."):
                 raise ValueError(f"leave out the prefix: write {key.removeprefix('kafka.')!r}, not {key!r}")
+            if key in _NO_OPTIONS:
+                raise ValueError(f"{key!r} is not allowed: {_NO_OPTIONS[key]}")
         return options
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from distributary.config.base import fault, is_given
@@ -9,8 +10,11 @@ from distributary.config.databricks import not_on_databricks
 from distributary.config.environment import environment
 from distributary.config.keyed import OF_KEYED, check_keyed
 from distributary.config.layouts import Bronze
+from distributary.config.places import check_places
 from distributary.config.writing import RouteOverride, Tables
 from distributary.names import rules_of
+
+_FIELD = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 if TYPE_CHECKING:
     from distributary.config.pipeline import Pipeline
@@ -20,6 +24,7 @@ def check_together(config: Pipeline) -> None:
     """Raises ValueError, which names the key and what is allowed."""
     _check_changes(config)
     check_keyed(config)
+    check_places(config)
     _check_stores(config)
     _check_declarative(config)
     _check_layout(config)
@@ -35,6 +40,7 @@ def check_together(config: Pipeline) -> None:
         )
         raise fault("registry", f"{needing} need a registry: give url (a server) or path (embedded)")
     _check_route(config)
+    _check_fields(config)
     bare = config.envelope.format == "protobuf" and config.envelope.framing == "none"
     if bare and config.envelope.proto is None and config.envelope_subject is None:
         raise fault("envelope.proto", "a bare envelope (framing none) needs its schema: give proto or subject")
@@ -67,6 +73,22 @@ def _check_route(config: Pipeline) -> None:
         raise fault("envelope.route", detail)
 
 
+def _check_fields(config: Pipeline) -> None:
+    """Paths to fields of protobuf and Avro, whose names are letters, digits and `_`."""
+    envelope = config.envelope
+    message = config.payload if envelope.format == "none" else envelope
+    if message.format not in ("protobuf", "avro"):
+        return
+    route = envelope.route
+    paths = {"route": route.field or route.oneof or route.any}
+    if envelope.format != "none":
+        paths |= {"schema_id": envelope.schema_id, "payload": envelope.payload}
+    for key, path in paths.items():
+        if path is not None and not _FIELD.fullmatch(path):
+            detail = "allowed: letters, digits and _, with dots between the names of a path, as in meta.event_type"
+            raise fault(f"envelope.{key}", f"{detail}; this is {path!r}")
+
+
 def _check_changes(config: Pipeline) -> None:
     """Keys that mean nothing for this kind of source are faults, not silence."""
     if config.holds_changes:
@@ -87,11 +109,12 @@ def _check_changes(config: Pipeline) -> None:
     also = OF_KEYED if config.tables.has_keys else ()
     for key in Tables.CHANGE_KEYS:
         if is_given(config.tables, key) and key not in also:
-            raise fault(f"tables.{key}", "allowed with source.type datastream only")
+            others = ", and with tables.keys" if key in OF_KEYED else ""
+            raise fault(f"tables.{key}", f"allowed with change files and Debezium{others} only")
     for route, table_config in config.tables.routes.items():
         for key in RouteOverride.CHANGE_KEYS:
             if is_given(table_config, key):
-                raise fault(f"tables.routes.{route}.{key}", "allowed with source.type datastream only")
+                raise fault(f"tables.routes.{route}.{key}", "allowed with change files and Debezium only")
 
 
 def _check_stores(config: Pipeline) -> None:

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, StringConstraints, field_validator, model
 
 from distributary.config.addresses import Folder
 from distributary.config.base import Model, fault
-from distributary.config.quantities import Duration, Option, Size, Text, Time
+from distributary.config.quantities import Database, Distinct, Duration, Option, Size, Text, Time
 from distributary.config.shaping import Expectation, SelectList
 from distributary.names import check_pattern, check_template, table_name
 
@@ -88,7 +88,7 @@ class RouteOverride(Model):
     expectations: list[Expectation] | None = Field(default=None, description="In place of tables.expectations.")
     select: SelectList | None = Field(default=None, description="In place of tables.select.")
     function: Text | None = Field(default=None, description="In place of tables.function.")
-    keys: list[Text] | None = Field(
+    keys: Distinct | None = Field(
         default=None,
         description="Messages: in place of tables.keys; `[]`: this route's table gets every message. Change files: the "
         "key columns, in place of those that the events name.",
@@ -166,7 +166,7 @@ class Tables(Model):
         description="With `layout: declarative`, a Python function of DataFrame to DataFrame over each silver table: "
         "`own.py:name`. The path counts from the pipeline file's folder.",
     )
-    keys: list[Text] = Field(
+    keys: Distinct = Field(
         default=[],
         description="Messages: the columns by which rows are told apart. Each table then holds the newest message of "
         "each key, not every message. See docs/upserts.md.",
@@ -177,7 +177,7 @@ class Tables(Model):
         "`_origin.timestamp`, the record's own time. Without it the record's offset, which is right where a key stays "
         "in one partition.",
     )
-    database: Text | None = Field(default=None, description="Register the tables by name here: `db` or `catalog.db`.")
+    database: Database | None = Field(default=None, description="Register the tables here by name: `db`, `catalog.db`.")
     storage_options: dict[str, SecretStr] = Field(
         default={}, description="Settings and credentials of the store for the task engine, as delta-rs names them."
     )

@@ -100,7 +100,7 @@ class Reason(StrEnum):
     TYPE_CONFLICT = (
         "TYPE_CONFLICT",
         "A value's type does not fit the column, which may not change (`evolution.type_change: quarantine`).",
-        "Set `evolution.type_change: widen` or `new_column` for this table, or mend the producer.",
+        "Set `evolution.type_change: widen` or `new_column` for this table, or fix the producer.",
     )
     FROZEN_COLUMN = (
         "FROZEN_COLUMN",
@@ -135,7 +135,7 @@ class Reason(StrEnum):
     TABLE_PARKED = (
         "TABLE_PARKED",
         "The table could not be written; `status` says why.",
-        "Mend the table: the rows come in by themselves, with its first write that succeeds.",
+        "Fix the table: the rows come in by themselves, with its first write that succeeds.",
     )
     # change files
     FILE_BROKEN = (
@@ -195,7 +195,7 @@ class Reason(StrEnum):
         "The event's place in the source's log cannot be read, so nobody can say which event is newer. Of messages "
         "with keys: it has no value, or NaN, in the column that `tables.newest_by` names, or no offset.",
         "Of messages, name a column that always has a value. Of a database, please report it with the sample; "
-        "`reconcile` or a new backfill mends the merged table.",
+        "`reconcile` or a new backfill corrects the merged table.",
     )
     LATE_EVENT = (
         "LATE_EVENT",
@@ -205,5 +205,5 @@ class Reason(StrEnum):
     ROW_NOT_FOUND = (
         "ROW_NOT_FOUND",
         "A delete names a row by its row id, and no event of that row was seen.",
-        "It is tried again with each batch; after a backfill it comes in, or `reconcile` mends the table.",
+        "It is tried again with each batch; after a backfill it comes in, or `reconcile` corrects the table.",
     )

@@ -120,6 +120,17 @@ class LayoutChanged(BadInput):
     )
 
 
+class TablesMoved(BadInput):
+    """The stream would go on into new, empty tables, and the rows of the old ones would be missing."""
+
+    condition = "TABLES_MOVED"
+    template = (
+        "pipeline {pipeline} has written {table}; by {key} its place would now be {wanted}, and the table would begin "
+        "again there, without its rows. Put {key} back, or give the new place to a new pipeline: another name, "
+        "another tables.root"
+    )
+
+
 class CleanUnfinished(BadInput):
     condition = "CLEAN_UNFINISHED"
     template = "a clean-up of pipeline {pipeline} was begun and not finished. Finish it: distributary clean FILE --yes"

@@ -21,9 +21,9 @@ class StoreUnreadable(EnvironmentFault):
 class TableCollision(BadInput):
     condition = "TABLE_COLLISION"
     template = (
-        "route {route!r} maps to table {table}, which belongs to {owner}. Change tables.name or tables.root, or "
-        "give this route a name of its own: name below tables.routes.{route!r}; of change "
-        "files, give this one's tables names of their own: log and merged below tables.routes.{route!r}."
+        "route {route!r} maps to table {table}, which belongs to {owner}. Give this route a name of its "
+        "own: name below tables.routes.{route!r}; of change files, log and merged below tables.routes.{route!r}. "
+        "Before the pipeline's first run, tables.name or tables.root may be changed as well."
     )
 
 
@@ -38,7 +38,7 @@ class WideUnfit(BadInput):
 class ExpectationBroken(NeedsAttention):
     condition = "EXPECTATION_BROKEN"
     template = (
-        "{route}: {rows} rows break the expectation {name!r}, which says fail. They are kept; mend the data or the "
+        "{route}: {rows} rows break the expectation {name!r}, which says fail. They are kept; fix the data or the "
         "expectation, and the table goes on by itself"
     )
 

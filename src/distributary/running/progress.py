@@ -90,7 +90,7 @@ def summary(report: RunReport, file: str) -> str:
         rows = sum(report.waiting.values())
         lines.append(
             f"in the quarantine: {counted(rows, 'row')}{_reasons(report.waiting)}. What to do: distributary quarantine "
-            f"{file}; once the cause is mended: distributary replay {file}"
+            f"{file}; once the cause is fixed: distributary replay {file}"
         )
     if report.parked:
         lines.append(

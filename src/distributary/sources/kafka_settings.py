@@ -57,6 +57,7 @@ JAVA_FORMS = frozenset(
     ("sasl.jaas.config", "ssl.keystore.location", "ssl.keystore.type", "ssl.truststore.location", "ssl.truststore.type")
 )
 """What librdkafka gets in another form."""
+LISTED = SAME | RDKAFKA_ONLY | JAVA_FORMS | RENAMED.keys() | set(RENAMED.values())
 _BACK = {theirs: java for java, theirs in RENAMED.items()}
 _LOGIN = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 

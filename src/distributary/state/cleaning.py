@@ -14,6 +14,7 @@ from distributary.config import Pipeline, StateFolder
 from distributary.errors import CleanUnfinished
 from distributary.state.lock import only_run
 from distributary.state.state_format import check_format, claim_format
+from distributary.state.table_places import check_tables_stay
 from distributary.tables.faults import reading
 from distributary.tables.store import Store
 
@@ -62,8 +63,10 @@ def check_not_begun(config: Pipeline, store: Store) -> None:
 @contextmanager
 def at_work(config: Pipeline, store: Store, name: str = "run") -> Iterator[None]:
     """Hold the lock `name`, as whoever writes this pipeline's tables must: a clean-up holds it too, so none begins
-    meanwhile. Raises AlreadyRunning, CleanUnfinished, StateNewer, StoreDown, StoreUnreadable."""
+    meanwhile. Raises AlreadyRunning, CleanUnfinished, TablesMoved, StateNewer, StoreDown, StoreUnreadable."""
     with only_run(config.state_root, config.pipeline, name):
         check_not_begun(config, store)
+        with reading(config.state_root):
+            check_tables_stay(config, store)
         claim_format(config, store)
         yield

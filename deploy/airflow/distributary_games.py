@@ -44,7 +44,7 @@ def distributary_games() -> None:
         """`distributary run --once`. A task that Airflow kills loses nothing: the next run finishes its batch."""
         code, _ = call("run", PIPELINE, "--once")
         if code == BAD_INPUT:
-            raise AirflowFailException("the pipeline file is wrong, or a run is refused: no retry mends that")
+            raise AirflowFailException("the pipeline file is wrong, or a run is refused: a retry does not help")
         if code not in (0, ATTENTION):
             raise AirflowException(f"exit code {code}: tried again")
 

@@ -250,7 +250,7 @@ def _check(config: Pipeline, store: Store, opened: _Open, quarantine: Quarantine
     if lost_from_quarantine:
         problems.append(f"{lost_from_quarantine} rows are missing from the quarantine")
     if entry.rows_in != entry.rows_written + entry.rows_quarantined:
-        problems.append(f"the ledger says {entry.rows_in} rows in, {entry.rows_written} written, the rest kept aside")
+        problems.append(f"the ledger says {entry.rows_in} rows in, {entry.rows_written} written, the rest quarantined")
     return TableCheck(
         route=str(entry.route),
         table=entry.table,

@@ -40,9 +40,9 @@ def demo_text(result: Result, file: str) -> RenderableType:
     folder = result.folder
     fresh = {result.newcomer}
     tried = {
-        "status": "what each table holds, its lag, what is kept aside",
+        "status": "what each table holds, its lag, what is quarantined",
         "verify": "recount every table against the ledger",
-        "quarantine": "what is kept aside, why, and what to do about it",
+        "quarantine": "what is quarantined, why, and what to do about it",
         "replay": "send the quarantined rows through again",
         "run": "go on with the stream (Ctrl-C ends it)",
     }
@@ -115,7 +115,7 @@ def _comparison(proof: Comparison) -> Text:
     if proof.ok:
         return Text(
             f"as the producer sent it: {proof.rows_found:,} of {proof.rows_sent:,} good rows in the tables, each once; "
-            f"{proof.quarantined_found} of {proof.quarantined_sent} bad records kept aside",
+            f"{proof.quarantined_found} of {proof.quarantined_sent} bad records quarantined",
             style="green",
         )
     return Text("\n".join(["DIFFERENT from what the producer sent:", *map(shown, proof.differences)]), style="bold red")

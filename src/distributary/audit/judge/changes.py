@@ -313,7 +313,7 @@ def _sum_up(
         problems.append(f"the ledger lacks what batch {books.decided} did; its newest entry is of batch {books.newest}")
     unread = {p: why for p, why in books.sources.partly.items() if p not in books.whole and p not in books.aside}
     problems += [
-        f"{path} cannot be read in full, though nothing of it is kept aside: {why}" for path, why in unread.items()
+        f"{path} cannot be read in full, though nothing of it is quarantined: {why}" for path, why in unread.items()
     ]
     notes = []
     if lost_files := len(books.gone()):

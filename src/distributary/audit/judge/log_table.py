@@ -177,9 +177,9 @@ def missing_events(
         quarantined = aside.get(path, set())
         lost, both = len(absent - quarantined), len(set(numbers.tolist()) & quarantined - absent)
         if lost:
-            wrong.append(f"{path} has {len(numbers)} events, {lost} are neither in the log nor kept aside")
+            wrong.append(f"{path} has {len(numbers)} events, {lost} are neither in the log nor quarantined")
         if both:
-            wrong.append(f"{path}: {both} events are in the log and kept aside too")
+            wrong.append(f"{path}: {both} events are in the log and quarantined too")
     return first_of(wrong)
 
 

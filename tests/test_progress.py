@@ -63,6 +63,8 @@ def test_the_header_says_where_from_and_where_to() -> None:
     assert "Kafka localhost:9092" in header(plan, once=False)
     assert "every 10 s" in header(plan, once=False)
     assert "every 10 s" not in header(plan, once=True)
+    assert "(new: this run reads the source from its start)" in header(plan, once=True, is_first=True)
+    assert "(new" not in header(plan, once=True)
 
 
 def test_the_live_view_has_a_line_per_table() -> None:

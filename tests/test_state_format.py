@@ -23,7 +23,7 @@ from distributary.shares import Share
 from distributary.state.cleaning import at_work
 from distributary.state.divisions import parts
 from distributary.state.ledger import totals
-from distributary.state.state_format import FORMAT, check_format, claim_format
+from distributary.state.state_format import FORMAT, check_format, claim_format, has_state
 from distributary.tables.store import Store
 from distributary.version import __version__
 from tests.lake import Lake
@@ -56,6 +56,13 @@ def test_the_first_start_writes_the_number_and_the_release(lake: Path) -> None:
     config = Lake(lake).config
     start(config)
     assert json.loads(file(config).read_text()) == {"format": FORMAT, "release": __version__}
+
+
+def test_a_state_folder_is_there_once_something_is_in_it(tmp_path: Path) -> None:
+    config = Lake(tmp_path).config
+    assert not has_state(config)
+    claim_format(config, STORE)
+    assert has_state(config)
 
 
 def test_a_start_over_its_own_number_writes_nothing(lake: Path) -> None:

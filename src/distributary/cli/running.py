@@ -26,10 +26,12 @@ def go(
     from distributary.running.hops import run
     from distributary.running.progress import header
     from distributary.running.report import build
+    from distributary.state.state_format import has_state
 
     of_process(stream=None if config.share is None else config.share.name)
     output = RunOutput(as_json)
-    output.say(header(build(config), once or config.trigger.mode == "once"))
+    once_only = once or config.trigger.mode == "once"
+    output.say(header(build(config), once_only, is_first=not has_state(config)))
     stopper = Stopper(config.trigger.stop_within)
     with told(config.pipeline, Notices() if supervised else config.notices) as notifier, measured(config) as meter:
 

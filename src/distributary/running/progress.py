@@ -33,10 +33,12 @@ SHOWN_BATCHES = 12
 # -- lines -------------------------------------------------------------------------------------------------
 
 
-def header(plan: PipelinePlan, once: bool) -> str:
-    """What a run is about to do, before Spark is there."""
+def header(plan: PipelinePlan, once: bool, *, is_first: bool = False) -> str:
+    """What a run is about to do, before Spark is there. `is_first`: there is no state yet, which somebody who has only
+    changed `tables.root` should see."""
     trigger = "once (what is there, then end)" if once else plan.trigger
-    rows = [("source", plan.source), ("tables", plan.tables), ("state", plan.state), ("trigger", trigger)]
+    state = f"{plan.state} (new: this run reads the source from its start)" if is_first else plan.state
+    rows = [("source", plan.source), ("tables", plan.tables), ("state", state), ("trigger", trigger)]
     return "\n".join([f"pipeline {plan.pipeline}", *(f"  {name:<8} {value}" for name, value in rows)])
 
 

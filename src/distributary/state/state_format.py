@@ -11,6 +11,7 @@ import json
 from distributary.config import Pipeline, StateFolder
 from distributary.errors import StateNewer, StoreUnreadable
 from distributary.tables.faults import reading, writing
+from distributary.tables.files import names_in
 from distributary.tables.store import Store
 from distributary.version import __version__
 
@@ -37,6 +38,14 @@ def check_format(config: Pipeline, store: Store) -> int:
         about = {"pipeline": config.pipeline, "state": state, "found": number, "release": release}
         raise StateNewer(**about, known=FORMAT, own=__version__)
     return number
+
+
+def has_state(config: Pipeline) -> bool:
+    """Is anything in the state folder? True where nobody can say: the run itself finds out why."""
+    try:
+        return bool(names_in(config.state_root, Store.of(config.tables)))
+    except (OSError, ValueError):
+        return True
 
 
 def claim_format(config: Pipeline, store: Store) -> None:

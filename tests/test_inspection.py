@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,21 @@ def test_the_newest_records_come_last_and_no_more_than_asked_for(tmp_path: Path,
     found = Topic(tmp_path, [_wrapped(ids, f"game {n}") for n in range(9)]).inspect(3)
     assert [one.route for one in found.records] == ["game 6", "game 7", "game 8"]
     assert found.proposal == ()
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_of_a_table_the_file_that_was_written_last_has_the_newest_records(
+    tmp_path: Path, ids: tuple[int, int], last: int
+) -> None:
+    topic = Topic(tmp_path, [_wrapped(ids, "game 0")])
+    for n in (1, 2):
+        rows = {"value": pa.array([_wrapped(ids, f"game {n}")], pa.binary()), "offset": pa.array([n], pa.int64())}
+        write_deltalake(str(tmp_path / "source"), pa.table(rows), mode="append")
+    for n in range(3):
+        commit = tmp_path / "source" / "_delta_log" / f"{n:020}.json"
+        time = f'"modificationTime":{9_000 if n == last else n}'
+        commit.write_text(re.sub(r'"modificationTime":\d+', time, commit.read_text()))
+    assert [one.route for one in topic.inspect(1).records] == [f"game {last}"]
 
 
 @pytest.mark.parametrize(

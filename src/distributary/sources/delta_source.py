@@ -182,8 +182,8 @@ def newest_of_table(source: DeltaSource, needed: Needed, store: Store, count: in
 
 
 def _last(files: TableFiles, names: Sequence[str], count: int) -> pa.Table:
-    """The last rows of the last file that has any: names of files say nothing of time, so any will do."""
-    for name in reversed(files.names):
+    """The last rows of the newest file that has any."""
+    for name in files.newest_first:
         rows = pa.concat_tables([piece.slice(max(0, piece.num_rows - count)) for piece in files.read(name, names)])
         if rows.num_rows:
             return rows.slice(max(0, rows.num_rows - count))

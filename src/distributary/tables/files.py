@@ -54,6 +54,7 @@ class TableFiles:
         actions = table.adds()
         self._places = actions.select([n for n in actions.column_names if n == "path" or n.startswith("partition.")])
         self.names = _paths(self._places)
+        self._written_at = dict(zip(self.names, actions.column("modification_time").to_pylist(), strict=True))
         self._system = filesystem(table.uri, table.store)
         self._fields = json.loads(table.schema_json)["fields"]
         self._kept = _kept_rows(table)
@@ -68,6 +69,11 @@ class TableFiles:
         narrowed = copy(self)
         narrowed.names = _paths(self._places.filter(pc.equal(self._places.column(f"partition.{column}"), value)))
         return narrowed
+
+    @property
+    def newest_first(self) -> list[str]:
+        """The names of the files, by the time at which each was written, as the log has it."""
+        return sorted(self.names, key=lambda name: self._written_at[name], reverse=True)
 
     def has(self, path: str) -> bool:
         """Does the table have this column?"""

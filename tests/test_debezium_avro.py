@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +19,11 @@ from distributary.changes.debezium.side_by_side import RecordOrigins
 from distributary.changes.model import METADATA, FileEvents, Kind, Reading
 from distributary.config import Pipeline, RegistryConfig
 from distributary.engine.messages.chunks import KEY
+from distributary.engine.messages.killers import find_killers
 from distributary.engine.messages.stored_changes import ChangeDecoder, columns_of, key_writers
 from distributary.errors import Reason
 from distributary.schemas.avro.payload import AvroSchema
+from distributary.schemas.decoding import CompiledSchema
 from distributary.schemas.header import split_frames
 from distributary.schemas.registry import open_registry
 from distributary_simulate.change_messages.connect_avro_form import AvroForm
@@ -138,6 +141,7 @@ def test_a_history_says_in_avro_what_it_says_in_json(kind: Kind, form: Form) -> 
         (named("string", f"{_T}ZonedTimestamp"), "2024-02-03T12:00:00.123456Z"),
         (named("string", f"{_T}ZonedTimestamp"), "2024-02-03T14:00:00.123456+02:00"),
         (named("string", f"{_T}ZonedTimestamp"), "no time"),
+        (named("string", f"{_T}ZonedTimestamp"), "2024-02-03T12:00:00.123456ZZ"),
         (named("string", "io.debezium.data.Uuid"), UUID),
         (named("bytes", "io.debezium.data.Bits", length="10"), "VA=="),
         ({"type": "array", "items": {"type": "int32", "optional": True}}, [1, None, 3]),
@@ -274,6 +278,24 @@ def test_a_source_in_columns_that_says_no_place_sets_its_message_aside(source: d
     columns = StoredMessages(pa.RecordBatch.from_pydict(value), None, None, None)
     found = events_of(columns, _found([change("c", {"id": 1})]), Reading(), PLAIN)
     assert (found.events, [bad.reason for bad in found.bad]) == ([], [reason])
+
+
+def test_the_schema_of_the_key_goes_along_to_where_records_are_tried_apart() -> None:
+    sent = in_avro(AvroForm(register), change("c", {"id": 1, "name": "a"}, kinds=KINDS))
+    value_id, key_id = (int.from_bytes(body[1:5], "big") for body in (sent.value or b"", sent.key or b""))
+    schemas: dict[int, CompiledSchema] = {n: AvroSchema(n, (text,)) for text, n in SCHEMAS.items()}
+    records = pa.RecordBatch.from_pydict({"payload": [sent.value], KEY: [sent.key]})
+    tried: list[set[int]] = []
+
+    def each(work: Any, items: Any, _: float) -> list[Any]:
+        tried.append(set(work.keywords["schemas"]))
+        return [None] * len(items)
+
+    apart: Any = SimpleNamespace(cpu_sec=1.0, each=each)
+    spec: Any = SimpleNamespace(raw_nested_indexes=False)
+    chunks = [([[value_id, f"key {key_id}", 1]], records)]
+    assert list(find_killers("shop.orders", chunks, spec, schemas, apart)) == []
+    assert tried == [{value_id, key_id}]
 
 
 class AvroShop(Shop):

@@ -8,11 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from distributary.config import Pipeline
-from distributary.errors import NotYet
+from distributary.sources.delta import needed_columns
 
 
 def pipeline(**keys: Any) -> Pipeline:
-    source = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic_pattern": "shop.*"}
+    source: dict[str, Any] = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic_pattern": "shop.*"}
     tables = {"root": "/lake", **keys.pop("tables", {})}
     given = {"pipeline": "shop", "source": source, "envelope": "debezium", "payload": {"format": "json"}, **keys}
     return Pipeline.model_validate({**given, "tables": tables})
@@ -33,8 +33,10 @@ def test_the_short_form_is_enough() -> None:
         ({"layout": "two_hop"}, "layout"),
         ({"registry": {"path": "/registry"}}, "registry"),
         ({"payload": {"format": "avro"}}, "registry"),
+        ({"payload": {"format": "protobuf"}}, "registry"),
+        ({"payload": {}}, "payload.format"),
+        ({"payload": {"format": "protobuf", "message": "a.B"}, "registry": {"path": "/r"}}, "payload.message"),
         ({"payload": {"format": "avro", "framing": "none"}, "registry": {"path": "/r"}}, "payload.framing"),
-        ({"source": {"type": "delta", "path": "/records"}}, "source.type"),
         ({"tables": {"name": "{route}_x"}}, "tables.name"),
         ({"tables": {"keys": ["id"]}}, "tables.keys"),
         ({"tables": {"log": None}}, "tables.log"),
@@ -50,13 +52,21 @@ def test_keys_that_mean_nothing_are_refused(keys: dict[str, Any], key: str) -> N
     assert ".".join([*map(str, error["loc"]), error["ctx"]["key"]]) == key
 
 
-def test_payloads_in_protobuf_are_not_there_yet() -> None:
-    with pytest.raises(NotYet):
-        pipeline(payload={"format": "protobuf"})
+def test_a_table_of_records_is_a_source() -> None:
+    config = pipeline(source={"type": "delta", "path": "/records", "value": "body"})
+    assert config.reads_keys
+    assert needed_columns(config.source, config.envelope) == {  # type: ignore[arg-type]
+        "body": ("value", "binary"),
+        "key": ("key", "binary"),
+        "topic": ("topic", "string"),
+        "partition": ("partition", "int"),
+        "offset": ("offset", "bigint"),
+    }
 
 
-def test_payloads_in_avro_have_a_registry() -> None:
-    assert pipeline(payload={"format": "avro"}, registry={"path": "/registry"}).reads_keys
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
+def test_payloads_of_a_registry_are_read_with_their_keys(form: str) -> None:
+    assert pipeline(payload={"format": form}, registry={"path": "/registry"}).reads_keys
 
 
 def test_epochs_repairing_backfills_keys_and_names_can_be_given_by_route() -> None:

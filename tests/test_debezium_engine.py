@@ -129,7 +129,9 @@ def test_topics_of_a_postgresql_become_tables_that_are_what_select_shows(
         config = pipeline(kafka, lake, prefix)
         half = len(messages) // 2
         send(kafka, messages[:half])
-        run(config, once=True)
+        planned = open_pipeline(config, lake / "changes.yaml").plan()
+        report = run(config, once=True)
+        assert (planned.rows_in, planned.rows_quarantined) == (report.rows_in, 0)
         send(kafka, messages[half:])
         run(config, once=True)
         for table in ("users", "orders"):

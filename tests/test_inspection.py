@@ -19,6 +19,8 @@ from distributary.config import Pipeline, RegistryConfig
 from distributary.errors import BadInput, Exit, SourceMissing
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.registry import open_registry
+from distributary_simulate.change_messages.connect_avro_form import AvroForm
+from distributary_simulate.change_messages.connect_protobuf_form import ProtobufForm
 from tests.debezium_messages import change
 from tests.scenarios import message
 
@@ -161,6 +163,22 @@ def test_a_change_of_debezium_is_known(tmp_path: Path, kinds: dict[str, str] | N
         {"envelope": "debezium"},
         {"payload": {"format": "json"}},
     ]
+
+
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
+def test_a_change_of_debezium_by_a_schema_of_the_registry_is_known(tmp_path: Path, form: str) -> None:
+    registry = open_registry(RegistryConfig(path=str(tmp_path / "registry")))
+    kinds = {"id": "int32"}
+    sent = change("c", {"id": 1}, kinds=kinds)
+    forms: dict[str, AvroForm | ProtobufForm] = {
+        "avro": AvroForm(lambda subject, text: registry.register(subject, text, kind="AVRO").schema.id),
+        "protobuf": ProtobufForm(lambda subject, text: registry.register(subject, text).schema.id),
+    }
+    _, value = forms[form].both("srv.shop.orders", sent.key, sent.value)
+    assert Topic(tmp_path, [value]).inspect().proposal == (
+        "envelope: debezium  # a log and a merged table for each source table",
+        f"payload: {{format: {form}}}",
+    )
 
 
 def test_a_message_of_maxwell_is_known(tmp_path: Path) -> None:

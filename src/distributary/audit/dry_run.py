@@ -46,10 +46,12 @@ from distributary.schemas.registry.compile import CompiledSchema
 from distributary.scratch import Scratch
 from distributary.state.checkpoint import stream_id
 from distributary.state.ledger import Ledger
-from distributary.tables.engines import why_spark
+from distributary.tables.engines import policy_of, why_spark
+from distributary.tables.snapshot import Snapshot
 from distributary.tables.spark_engine import SPARK_ERRORS
 from distributary.tables.store import Store, local_path
 from distributary.tables.table import Table
+from distributary.tables.widening import growing
 
 COPY_ATTEMPTS = 3
 """A run that is at work replaces files of its checkpoint while they are copied."""
@@ -61,11 +63,15 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True)
 class _Fit:
-    """A table's columns before and after a batch, and why Spark would write it."""
+    """A table's columns before and after a batch, and why Spark would write it. `incoming`: of the batch's rows so far,
+    where only the rows say it; `begin`: the columns that the earlier batches of the dry run would have made."""
 
     before: pa.Schema | None
-    after: pa.Schema
+    after: pa.Schema | None
     why_spark: str | None
+    table: Snapshot | None = None
+    begin: pa.Schema | None = None
+    incoming: tuple[pa.Schema, ...] = ()
 
 
 class DryRun:
@@ -179,6 +185,8 @@ class DryRun:
         table_plan.parked = self.ledger.resting(time.time()).get(route)
         try:
             if table_plan.parked is None:
+                if self.config.envelope.is_debezium:  # each of its messages says what columns it has
+                    return self._as_it_is(table_plan, spec)
                 incoming = incoming_schemas(route, writers, compiled, spec)
                 if spec.has_events(route):
                     incoming = [as_merged(columns, spec) for columns in incoming]
@@ -196,6 +204,22 @@ class DryRun:
         why = why_spark(table, spec.tables, table_plan.route, grown) if spec.wide is None else None
         self._fits[table_plan.route] = _Fit(before, evolution.schema, why)
         return Decision("counted", schema=evolution.schema)
+
+    def _as_it_is(self, table_plan: TablePlan, spec: MessageSpec) -> Decision:
+        table = open_own(table_plan.route, spec)
+        before = spec.columns(table_plan.route, table)
+        begin = self._columns.get(table_plan.route, before)
+        why = why_spark(table, spec.tables, table_plan.route)
+        self._fits[table_plan.route] = _Fit(before, begin, why, table, begin)
+        return Decision("counted", schema=begin)
+
+    def _grown(self, outcome: Outcome, fit: _Fit) -> _Fit:
+        """With the columns that the rows of `outcome` brought."""
+        brought = (pa.ipc.read_schema(pa.py_buffer(message)) for message in outcome.append.incoming)
+        incoming = tuple(dict.fromkeys((*fit.incoming, *brought)))
+        evolution = growing(fit.table, policy_of(self.config.tables, outcome.route))(fit.begin, incoming)
+        why = None if fit.table is None else why_spark(fit.table, self.config.tables, outcome.route, evolution)
+        return replace(fit, after=evolution.schema, incoming=incoming, why_spark=fit.why_spark or why)
 
     def _change(self, table_plan: TablePlan, fit: _Fit) -> None:
         """What a batch that writes rows to a table does to it."""
@@ -250,6 +274,8 @@ class DryRun:
         table_plan = self._tables[outcome.route]
         fit = self._fits.pop(outcome.route, None) if outcome.rows_written else None
         if fit is not None:
+            if outcome.append.incoming:  # each chunk of the route may bring others
+                fit = self._fits[outcome.route] = self._grown(outcome, fit)
             self._change(table_plan, fit)
         table_plan.rows_in += outcome.rows_in
         table_plan.rows_written += outcome.rows_written

@@ -268,6 +268,9 @@ def _json_payload(columns: Mapping[str, str]) -> str:
 def _for_message(message: InspectedMessage) -> list[str]:
     """Of a message of the registry: an envelope where it has bytes and a text, else the message itself."""
     kinds = {name: kind for name, (kind, _) in message.fields.items()}
+    if "op" in kinds and "connector: string" in kinds.get("source", ""):
+        form = str(message.kind).lower()
+        return ["envelope: debezium  # a log and a merged table for each source table", f"payload: {{format: {form}}}"]
     texts = [name for name, kind in kinds.items() if kind == "string"]
     if message.kind in ("AVRO", "JSON"):
         return ["envelope: none  # a table for each topic", f"payload: {{format: {message.kind.lower()}}}"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distributary.config.base import fault, is_given
-from distributary.errors import NotYet
 
 if TYPE_CHECKING:
     from distributary.config.base import Model
@@ -17,17 +16,20 @@ OF_ROUTES = ("epochs", "repair_backfills", "log", "merged", "view", "history")
 
 
 def check_debezium(config: Pipeline) -> None:
-    """Raises ConfigError for what cannot work, NotYet for what does not work yet."""
+    """Raises ConfigError for what cannot work."""
     tables, payload = config.tables, config.payload
-    if not config.source.has_offsets:
-        raise fault("source.type", "changes of Debezium are read from Kafka: allowed is kafka")
+    if config.source.reads_files:
+        detail = "changes of Debezium are read from Kafka, or from a table of its records: allowed are kafka and delta"
+        raise fault("source.type", detail)
     if not config.is_fanout:
         raise fault("layout", "changes of Debezium have one layout: leave it out")
-    if payload.format == "protobuf":
-        key_name = "payload.format" if "format" in payload.model_fields_set else "payload.format, which is not given,"
-        raise NotYet(what=f"{key_name} protobuf with envelope debezium", available="json, avro")
-    if payload.format not in ("json", "avro"):
-        raise fault("payload.format", "changes of Debezium have fields: allowed are json and avro")
+    if "format" not in payload.model_fields_set:
+        raise fault("payload.format", "say how the messages are written: allowed are json, avro and protobuf")
+    if payload.format not in ("json", "avro", "protobuf"):
+        raise fault("payload.format", "changes of Debezium have fields: allowed are json, avro and protobuf")
+    for key in ("message", "legacy_varints", "raw_nested_indexes"):
+        if is_given(payload, key):
+            raise fault(f"payload.{key}", "Kafka Connect's converters name each message in its header: leave it out")
     if payload.columns:
         raise fault("payload.columns", "changes of Debezium have columns of their own: leave it out")
     if payload.format == "json" and config.registry is not None:

@@ -61,7 +61,7 @@ class Append:
     - `rows`: in it by this batch's commit, in files of `size` bytes (0: not known). `other`: they are not as many as
       were brought, for an earlier attempt found other files.
     - `files`: written in `folder`, for the driver to commit. `schema`: their columns, as an Arrow IPC message, of which
-      the first `known` are the table's; `incoming`: the schemas of the rows in them, likewise.
+      the first `known` are the table's; `incoming`: the schemas of the rows in them, or of those counted, likewise.
     - `widened`: columns that got a wider type: `score` -> `int -> bigint`. `tip`: what is known of the table now.
     - `why_spark`: why only engine `spark` may write it; `by_spark`: it has.
     """

@@ -166,7 +166,8 @@ class Reason(StrEnum):
     TRUNCATED = (
         "TRUNCATED",
         "The source's table was emptied by TRUNCATE, which names no rows: the merged table keeps those that it has.",
-        "Delete them from the merged table, or drop it and `resync` after a new snapshot.",
+        "Delete them from the merged table: `datastream_metadata` says of when a row is. `resync` makes that table "
+        "from its log, so it brings them back.",
     )
     NO_ROW_IMAGE = (
         "NO_ROW_IMAGE",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
-from distributary.errors import BadInput, NotYet, Reason
+from distributary.errors import BadInput, Reason
 from distributary.kinds.kind import PipelineKind, Rebuilt
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ class Messages(PipelineKind):
     def plan(self) -> PlanReport:
         from distributary.audit.plan import plan
 
-        if self.config.envelope.is_debezium:
-            raise NotYet(what="plan with envelope debezium", available="check, inspect, run, status, verify, replay")
         return plan(self.config)
 
     def status(self) -> Status:

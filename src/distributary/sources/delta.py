@@ -14,6 +14,9 @@ from distributary.shares import Share
 ORIGIN_COLUMNS = ("topic", "partition", "offset", "timestamp")
 """Columns of a Kafka export that say where a row came from; taken over where the table has them."""
 
+OF_RECORDS = {"key": "binary", "topic": "string", "partition": "int", "offset": "bigint"}
+"""Columns of Kafka's records, and their types in Spark's words."""
+
 NO_TABLE = (
     "DELTA_SCHEMA_NOT_SET",
     "DELTA_MISSING_DELTA_TABLE",
@@ -45,6 +48,9 @@ def needed_columns(source: DeltaSource, envelope: Envelope) -> dict[str, tuple[s
     """The table's column -> the name that the envelope has for it, and its type in Spark's words."""
     if envelope.format == "columns":
         return {name: (name, kind) for name, kind in zip(envelope.columns, ("string", "int", "binary"), strict=True)}
+    if envelope.is_debezium:  # a change is known by its key and its place in the topic
+        record = {name: (name, kind) for name, kind in OF_RECORDS.items()}
+        return {source.value: ("value", "binary"), **record}
     topic = {"topic": ("topic", "string")} if envelope.route.place == "topic" else {}
     return {source.value: ("value", "binary"), **topic}
 

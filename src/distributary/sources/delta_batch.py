@@ -31,6 +31,7 @@ _KINDS: Mapping[str, Mapping[str, pa.DataType]] = {
     "binary": {"binary": pa.binary()},
     "string": {"string": pa.string()},
     "int": {"integer": pa.int32(), "short": pa.int32(), "byte": pa.int32()},
+    "bigint": {"long": pa.int64(), "integer": pa.int64()},
     "topic": {"string": pa.string()},
     "partition": {"integer": pa.int32(), "short": pa.int32()},
     "offset": {"long": pa.int64(), "integer": pa.int64()},

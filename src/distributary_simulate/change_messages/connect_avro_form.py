@@ -20,6 +20,8 @@ from distributary_simulate.change_messages.debezium import ChangeMessage
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 KINDS = {"int8": "int", "int16": "int", "int32": "int", "int64": "long", "float": "float", "double": "double"}
 LOGICAL = {"Date": "date", "Time": "time-millis", "Timestamp": "timestamp-millis"}
+_NUMBERS = {"lsn", "pos", "row", "ssn", "event_serial_no", "ord", "ts_ms"}
+"""Fields of `source` that are numbers where they are there at all."""
 Register = Callable[[str, str], int]
 """Registers a schema's text under a subject, and gives its id."""
 
@@ -45,7 +47,7 @@ class AvroForm:
     def _written(self, subject: str, body: bytes, name: str) -> bytes:
         document = json.loads(body)
         payload = document["payload"]
-        schema = _whole(document["schema"], payload)
+        schema = whole(document["schema"], payload)
         text = json.dumps(_Avro("srv.shop").type({**schema, "optional": False, "name": f"srv.shop.{name}"}))
         if text not in self._known:
             self._known[text] = self._register(subject, text), fastavro.parse_schema(_plain(json.loads(text)))
@@ -55,7 +57,7 @@ class AvroForm:
         return struct.pack(">bi", 0, number) + out.getvalue()
 
 
-def _whole(schema: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
+def whole(schema: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
     """With the fields of an envelope that the messages' schemas in JSON leave out here."""
     declared = {field["field"] for field in schema["fields"]}
     more = [_looks(name, value) for name, value in payload.items() if name not in declared]
@@ -66,7 +68,9 @@ def _looks(name: str, value: Any) -> dict[str, Any]:
     if name == "transaction" and value is None:
         value = {"id": "", "total_order": 1}
     if isinstance(value, dict):
-        fields = [_looks(inner, member) for inner, member in value.items()]
+        numbers = _NUMBERS | ({"txId"} if value.get("connector") == "postgresql" else set())
+        absent = {inner: 0 for inner, member in value.items() if member is None and inner in numbers}
+        fields = [_looks(inner, member) for inner, member in {**value, **absent}.items()]
         return {"type": "struct", "optional": True, "name": f"srv.{name.title()}", "fields": fields, "field": name}
     kind = "boolean" if isinstance(value, bool) else "int64" if isinstance(value, int) else "string"
     return {"type": kind, "optional": True, "field": name}

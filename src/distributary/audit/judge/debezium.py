@@ -10,14 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distributary.audit.judge.debezium_avro import AvroMessages
-from distributary.audit.judge.debezium_messages import JudgedChange, MessageRules
+from distributary.audit.judge.debezium_messages import JudgedChange, MessageOpener, MessageRules, opened_json
+from distributary.audit.judge.debezium_protobuf import ProtobufMessages
 from distributary.audit.judge.likeness import unlike
 from distributary.audit.judge.maxwell_messages import MaxwellRules
 from distributary.audit.judge.merged import key_of, plain_names
-from distributary.audit.judge.raw_records import KafkaRecords, Place, Records
+from distributary.audit.judge.raw_records import KafkaRecords, Place, Records, TableRecords
 from distributary.audit.judge.table_rows import table_rows
 from distributary.audit.verify import TableCheck, Verification
-from distributary.config import KafkaSource, Pipeline
+from distributary.config import DeltaSource, KafkaSource, Pipeline
 from distributary.config.quantities import milliseconds
 from distributary.engine.schemas import registry_of
 from distributary.errors import DistributaryError
@@ -58,23 +59,29 @@ class _JudgedTable:
 def judge_changes(config: Pipeline, counted: Verification, records: Records | None = None) -> Verification:
     """`counted` with what a comparison with the messages tells. What cannot be compared is said in `notes`.
 
-    `records`: finds the messages; without it, Kafka does.
+    `records`: finds the messages; without it, the source does.
     """
-    assert isinstance(config.source, KafkaSource)
     try:
-        records = records or KafkaRecords(config.source)
+        records = records or _records(config)
         merged = _merged_tables(config)
-        avro = AvroMessages(registry_of(config)) if config.payload.format == "avro" else None
+        opened = _opener(config)
     except BaseException as e:
         return replace(counted, notes=(*counted.notes, f"values were not compared: {contained(e)}"))
     notes: list[str] = []
     tables: list[TableCheck] = []
     try:
         for table in counted.tables:
-            tables.append(_table(config, table, merged.get(table.route), records, notes, avro))
+            tables.append(_table(config, table, merged.get(table.route), records, notes, opened))
     finally:
         records.close()
     return counted.judged(tables, notes)
+
+
+def _records(config: Pipeline) -> Records:
+    if isinstance(config.source, KafkaSource):
+        return KafkaRecords(config.source)
+    assert isinstance(config.source, DeltaSource)
+    return TableRecords(config.source, Store.of(config.tables))
 
 
 def _merged_tables(config: Pipeline) -> dict[str, str]:
@@ -82,13 +89,22 @@ def _merged_tables(config: Pipeline) -> dict[str, str]:
     return {route: entry.merged for route, entry in newest.items() if route is not None and entry.merged}
 
 
-def _rules(config: Pipeline, route: str, avro: AvroMessages | None) -> MessageRules:
+def _opener(config: Pipeline) -> MessageOpener:
+    """What takes a message's bytes apart."""
+    match config.payload.format:
+        case "avro":
+            return AvroMessages(registry_of(config)).opened
+        case "protobuf":
+            return ProtobufMessages(registry_of(config)).opened
+    return opened_json
+
+
+def _rules(config: Pipeline, route: str, opened: MessageOpener) -> MessageRules:
     envelope, table_config = config.envelope, config.tables.routes.get(route)
     epochs = sorted(milliseconds(time) for time in (table_config.epochs or ())) if table_config else []
     repairs = sorted(milliseconds(time) for time in table_config.repair_backfills) if table_config else []
     kind = MaxwellRules if envelope.format == "maxwell" else MessageRules
-    rules = kind(envelope.flattened, envelope.order == "offset", envelope.placeholder, epochs, repairs)
-    return rules if avro is None else replace(rules, opened=avro.opened)
+    return kind(envelope.flattened, envelope.order == "offset", envelope.placeholder, epochs, repairs, opened)
 
 
 def _table(
@@ -97,7 +113,7 @@ def _table(
     merged: str | None,
     records: Records,
     notes: list[str],
-    avro: AvroMessages | None = None,
+    opened: MessageOpener,
 ) -> TableCheck:
     if table.table is None:
         return table
@@ -105,7 +121,7 @@ def _table(
     judged = _JudgedTable(keys=tuple(table_config.keys) if table_config and table_config.keys else ())
     store = Store.of(config.tables)
     try:
-        _judge_log(table, _rules(config, table.route, avro), records, store, judged)
+        _judge_log(table, _rules(config, table.route, opened), records, store, judged)
         if judged.gone:
             notes.append(
                 f"{shown(table.route)}: {judged.gone} messages are gone at the source, so that it was not judged"

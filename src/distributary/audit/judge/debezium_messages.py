@@ -43,6 +43,9 @@ def opened_json(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     return {}, document
 
 
+MessageOpener = Callable[[bytes], tuple[dict[str, Any], dict[str, Any]]]
+
+
 @dataclass(frozen=True)
 class MessageRules:
     """How messages are made, and in which order changes are. `epochs`, `repairs`: times in ms, sorted."""
@@ -52,7 +55,7 @@ class MessageRules:
     placeholder: str = "__debezium_unavailable_value"
     epochs: Sequence[int] = ()
     repairs: Sequence[int] = ()
-    opened: Callable[[bytes], tuple[dict[str, Any], dict[str, Any]]] = opened_json
+    opened: MessageOpener = opened_json
     """From a message's bytes its schema, in the words of Kafka Connect, and what it says."""
 
     def change(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes) -> JudgedChange:

@@ -1,4 +1,5 @@
-"""Records as the source still has them: from Kafka by offset, or from the raw table of `layout: two_hop`."""
+"""Records as the source still has them: from Kafka by offset, from a table of its records, or from the raw table of
+`layout: two_hop`."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from distributary.audit.judge.opened_records import Record
-from distributary.config import KafkaSource, Pipeline
+from distributary.config import DeltaSource, KafkaSource, Pipeline
 from distributary.errors import SourceDown
 from distributary.sources.kafka import consumer_of
 from distributary.tables.store import Store
@@ -138,6 +139,35 @@ class BronzeRecords:
             if payload is not None and Place(topic, partition, offset) in asked_places:
                 records[Place(topic, partition, offset)] = Record(payload, schema_id, whole=False)
         return records
+
+
+class TableRecords:
+    """Of a Delta table that holds records of Kafka."""
+
+    def __init__(self, source: DeltaSource, store: Store) -> None:
+        self._table = Table(source.path, store).open()
+        self._value = source.value
+
+    def close(self) -> None:
+        self._table = None
+
+    def get(self, route: str, places: Iterable[Place]) -> Mapping[Place, Record]:
+        asked_places = set(places)
+        if self._table is None or not asked_places:
+            return {}
+        offsets = pa.array(sorted({p.offset for p in asked_places}), pa.int64())
+        names = ["topic", "partition", "offset", "key", self._value]
+        rows = self._table.dataset().to_table(columns=names, filter=pc.field("offset").cast("int64").isin(offsets))
+        records = {}
+        for topic, partition, offset, key, value in zip(*(c.to_pylist() for c in rows.columns), strict=True):
+            place = Place(topic, partition, offset)
+            if value is not None and place in asked_places:
+                records[place] = Record(_bytes(value), topic=topic, key=None if key is None else _bytes(key))
+        return records
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else value
 
 
 def _record(message: Any, topic: str) -> Record:

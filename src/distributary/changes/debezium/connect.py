@@ -175,9 +175,10 @@ def _as_is_struct(loaders: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any]
     return lambda value: {name: load(value.get(name)) for name, load in loaders.items()}
 
 
-def _entries(value: list[dict[str, Any]]) -> str:
-    """A map as Avro stores it, as Connect's converter to JSON writes one."""
-    return json.dumps({entry["key"]: _in_json(entry["value"]) for entry in value}, ensure_ascii=False, allow_nan=False)
+def _entries(value: list[Any]) -> str:
+    """A map as Avro stores it, or protobuf (pairs), as Connect's converter to JSON writes one."""
+    entries = (entry if isinstance(entry, tuple) else (entry["key"], entry["value"]) for entry in value)
+    return json.dumps({key: _in_json(inner) for key, inner in entries}, ensure_ascii=False, allow_nan=False)
 
 
 def _in_json(value: Any) -> Any:

@@ -9,9 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.avro.schema import Scalar
+from distributary.avro.schema import Array, Scalar
 from distributary.avro.walk_columns import arrow_type
 from distributary.changes.debezium.connect import BITS, DECIMAL, LOGICAL, NANO_TIME, VARIABLE, Connect, loader, node_of
+from distributary.changes.debezium.connect_protobuf import MESSAGE, column_of, stands_for_value
 from distributary.changes.debezium.unlogged import placeholders
 from distributary.changes.json_values import JsonColumn
 
@@ -21,8 +22,12 @@ AS_IS = Connect("as is")
 
 def column(kind: Connect, stored: pa.Array) -> JsonColumn:
     """`kind`: as the message's schema says it."""
-    if kind == AS_IS:
+    if kind.kind == MESSAGE and stands_for_value(kind):
+        return column_of(kind, stored)
+    if kind == AS_IS or kind.kind == MESSAGE:
         return JsonColumn(Scalar("string"), stored)
+    if kind.kind == "array" and kind.item is not None and kind.item.kind == MESSAGE:
+        return _listed(kind.item, stored)
     node = node_of(kind)
     arrow = arrow_type(node)
     if kind.name == NANO_TIME:
@@ -48,6 +53,16 @@ def _is_as_stored(kind: Connect) -> bool:
     )
 
 
+def _listed(item: Connect, stored: pa.Array) -> JsonColumn:
+    """Lists of messages that stand for values."""
+    lengths = pc.fill_null(pc.list_value_length(stored), 0).to_numpy(zero_copy_only=False)
+    inner = column(item, stored.flatten())
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    lists = pa.ListArray.from_arrays(offsets, inner.array, mask=stored.is_null())
+    rows = np.repeat(np.arange(len(stored)), lengths).tolist()
+    return JsonColumn(Array(inner.node), lists, [(rows[place], why) for place, why in inner.faults])
+
+
 def _micros(stored: pa.Array) -> pa.Array:
     numbers = pc.fill_null(stored.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     return pa.array(np.floor_divide(numbers, 1000), pa.int64(), mask=_nulls(stored))
@@ -58,7 +73,7 @@ def _times(kind: Connect, stored: pa.Array, arrow: pa.DataType) -> pa.Array | No
     if LOGICAL[kind.name] == "date" or not pc.all(pc.fill_null(pc.ends_with(stored, "Z"), True)).as_py():
         return None
     try:
-        return pc.utf8_rtrim(stored, "Z").cast(pa.timestamp("us")).cast(arrow)
+        return pc.utf8_slice_codeunits(stored, 0, -1).cast(pa.timestamp("us")).cast(arrow)
     except pa.ArrowInvalid:
         return None
 

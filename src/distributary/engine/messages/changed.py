@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,12 +27,18 @@ from distributary.errors.border import by_halves
 from distributary.tables.table import Table
 
 _PASSED = "it says nothing of a row"
+_NO_PLACE = Reason.BAD_POSITION, "the record does not say its topic, partition and offset"
 
 
 def changed(some: WriterRecords, spec: MessageSpec) -> MadeEvents:
     """What the changes say."""
-    read = _by_columns(some, spec) if spec.has_key_schemas else _by_messages(some, spec)
     count = len(some.records)
+    if (nowhere := _nowhere(some.records)).any():
+        left = pa.array(np.flatnonzero(~nowhere))
+        rows = some.rows.take(left) if some.rows.num_columns else some.rows
+        made_events = changed(replace(some, rows=rows, records=some.records.take(left)), spec)
+        return _only(made_events, left, [BadEvent(int(n), *_NO_PLACE, b"") for n in np.flatnonzero(nowhere)])
+    read = _by_columns(some, spec) if spec.has_key_schemas else _by_messages(some, spec)
 
     def moved(begin: int, end: int) -> FileEvents:
         return _moved(read(begin, end), begin)
@@ -52,6 +59,19 @@ def changed(some: WriterRecords, spec: MessageSpec) -> MadeEvents:
     is_told[[item.row for item in bad]] = True
     bad += [BadEvent(int(n), Reason.CORRUPT_EVENT, _PASSED, b"") for n in np.flatnonzero(~is_told)]
     return MadeEvents([item for index, item in enumerate(events) if index not in unusable], bad)
+
+
+def _nowhere(records: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Which records do not say where they were in a topic, by which each is known. Only tables have such."""
+    places = (records.column(name).is_null() for name in ("topic", "partition", "offset"))
+    return np.asarray(np.logical_or.reduce([place.to_numpy(zero_copy_only=False) for place in places]), bool)
+
+
+def _only(made_events: MadeEvents, left: pa.Array, bad: list[BadEvent]) -> MadeEvents:
+    """What was made of the records at `left`, counted among all of them, and the others."""
+    numbers = (pa.chunked_array([left.take(item.numbers.combine_chunks())]) for item in made_events.events)
+    events = [replace(item, numbers=placed) for item, placed in zip(made_events.events, numbers, strict=True)]
+    return MadeEvents(events, [*(replace(item, row=left[item.row].as_py()) for item in made_events.bad), *bad])
 
 
 Read = Callable[[int, int], FileEvents]

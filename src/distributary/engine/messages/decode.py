@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from distributary.engine.messages.chunks import GONE, KEY, Groups, WriterSchema
 from distributary.engine.messages.record_keys import beside, key_fields, read_keys
-from distributary.engine.messages.stored_changes import ChangeDecoder, ids_of
+from distributary.engine.messages.stored_changes import ChangeDecoder, ids_of, value_message
 from distributary.engine.messages.task_spec import ORIGIN, ORIGIN_TYPE, MessageSpec, killing, payload_columns
 from distributary.engine.outcomes import Outcome
 from distributary.errors import BadInput, DistributaryError, ExpectationBroken, Reason, SchemaBroken
@@ -156,7 +156,7 @@ def _decoder(
             return spec.refused[needed_id]
     try:
         if spec.has_key_schemas:
-            return ChangeDecoder(writer, schemas, spec.payload_format)
+            return ChangeDecoder(writer, schemas, spec.payload_format, null_out_of_range=spec.null_out_of_range)
         return decoder_for(
             schemas[schema_id],
             message,
@@ -243,7 +243,7 @@ def rejected_rows(
     if writer[0] == GONE[0]:
         schema_id, value = None, pa.nulls(len(value), pa.binary())
     elif spec.payload_framed:
-        value = FORMATS[spec.payload_format].frame_all(writer[0], message, value)
+        value = FORMATS[spec.payload_format].frame_all(writer[0], value_message(message), value)
     rows = len(value)
     filled = {
         "route": pa.repeat(route, rows),

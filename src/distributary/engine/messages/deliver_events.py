@@ -39,7 +39,8 @@ def deliver_events(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Out
         fitted = fit_events(events, decision.schema, spec)
         late = list(rejected_records(route, fitted.rejected, decoded, spec))
         bad += late
-        outcome = replace(outcome, append=Append("counted", fitted.table.num_rows))
+        brought = tuple(schema.serialize().to_pybytes() for schema in fitted.incoming)
+        outcome = replace(outcome, append=Append("counted", fitted.table.num_rows, incoming=brought))
     elif events.rows:
         delivered, unfit = deliver_route(events, spec.for_changes())
         if delivered.state == "failed":

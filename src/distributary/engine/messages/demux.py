@@ -265,7 +265,7 @@ def split_payloads(
         route, schema_id, index = route.filter(good), schema_id.filter(good), index.filter(good)
         body, origin = body.filter(good), origin.filter(good)
     if reader.has_key_schemas:
-        index = key_writers(one_array(origin.column(KEY)), reader.payload_format)
+        index = key_writers(one_array(origin.column(KEY)), reader.payload_format, index)
     elif reader.by_message is not None:
         index = reader.by_message.part(index, route)
     if reader.infers is not None and len(body):
@@ -292,7 +292,7 @@ def _cut_gone(route: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cu
         count, rows = origin.filter(goes_on), goes_on.true_count
         schema_id, index = (pa.repeat(scalar, rows) for scalar in (pa.scalar(GONE[0], pa.int32()), GONE[1]))
         if reader.has_key_schemas:
-            index = key_writers(one_array(count.column(KEY)), reader.payload_format)
+            index = key_writers(one_array(count.column(KEY)), reader.payload_format, pa.nulls(rows, pa.string()))
         cut.rows(route.filter(goes_on), schema_id, index, pa.repeat(pa.scalar(b"", pa.binary()), rows), count)
         route = route.filter(pc.invert(goes_on))
     for count in pc.value_counts(route).to_pylist():

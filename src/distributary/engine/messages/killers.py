@@ -18,6 +18,7 @@ from distributary.engine.messages.decode import decode, fit
 from distributary.engine.messages.demux import row_origin, split_values
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.pieces import Chunks, cut_pieces
+from distributary.engine.messages.stored_changes import ids_of
 from distributary.engine.messages.task_spec import MessageSpec, fingerprint
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.scratch import Scratch
@@ -34,7 +35,7 @@ def find_killers(
     """(fingerprint, how) of the records of a route that end the process which decodes and writes them."""
     for piece in cut_pieces(chunks, schemas, raw_nested_indexes=spec.raw_nested_indexes):
         for [(schema_id, message, _)], records in piece:
-            own_schema = {schema_id: schemas[schema_id]} if schema_id in schemas else {}
+            own_schema = {id: schemas[id] for id in ids_of([(schema_id, message)]) if id in schemas}
             work = partial(_write, route=route, spec=spec, schemas=own_schema)
             cut = partial(_packed, schema_id, message, records)
             for position, how in killers(work, cut, records.num_rows, apart).items():

@@ -13,11 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from distributary.engine.messages.chunks import Groups, WriterSchema
-from distributary.engine.messages.stored_changes import KEYED
+from distributary.engine.messages.stored_changes import value_message
 from distributary.errors.border import contained
 from distributary.schemas.decoding import CompiledSchema
 from distributary.schemas.formats import decoder_for
-from distributary.schemas.header import WHOLE
 from distributary.schemas.protobuf.columns import MAX_FIELDS
 
 PIECE_CELLS = 1 << 24
@@ -73,7 +72,7 @@ class _Leaves:
             return 1
         try:
             schema = self._schemas[schema_id]
-            message = WHOLE if message.startswith(KEYED) else message
+            message = value_message(message)
             return _count(decoder_for(schema, message, format=schema.format, raw_nested_indexes=self._raw).columns)
         except BaseException as e:
             contained(e)  # its rows are rejected, and say why

@@ -250,7 +250,7 @@ class ChangedTable:
 
     def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
         if not isinstance(schema, BytesSchema):
-            return _routes_by_schema(schema)
+            return _routes_by_schema(schema, message)
 
         def read(bodies: pa.BinaryArray) -> Routed:
             find = maxwell.routes_of if self.is_maxwell else routes_of
@@ -269,8 +269,8 @@ class ChangedTable:
         return message
 
 
-def _routes_by_schema(schema: CompiledSchema) -> Callable[[pa.BinaryArray], Routed]:
-    find_routes = routes_of_columns(schema)
+def _routes_by_schema(schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
+    find_routes = routes_of_columns(schema, message)
 
     def read(bodies: pa.BinaryArray) -> Routed:
         split, route, passed, wrong = find_routes(bodies)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,16 +18,20 @@ import pyarrow.compute as pc
 from distributary.changes.debezium.column_changes import StoredMessages
 from distributary.changes.debezium.connect import Connect
 from distributary.changes.debezium.connect_avro import parse_avro
+from distributary.changes.debezium.connect_protobuf import parse_written, written
 from distributary.changes.debezium.heads import table_names
 from distributary.changes.debezium.json_messages import is_notice
 from distributary.changes.model import Kind, SourceTable
 from distributary.engine.messages.chunks import GONE, KEY, WriterSchema
+from distributary.engine.messages.protobuf_kinds import kind_of
 from distributary.errors import Reason, SchemaBroken
 from distributary.schemas.avro.payload import AvroSchema
 from distributary.schemas.avro.stored import stored_decoder
 from distributary.schemas.decoding import CompiledSchema, Decoder, Rejected, Split
 from distributary.schemas.formats import FORMATS
 from distributary.schemas.formats import decoder_for as format_decoder
+from distributary.schemas.header import WHOLE
+from distributary.schemas.registry.compile import ProtobufSchema
 
 KEYED: Final = "key "
 """Begins what stands for the schema of a record's key in its writer; then its id, or nothing for a record without."""
@@ -35,18 +40,36 @@ _KEY_COLUMN: Final = "\x00key"
 _VALUE, _KEY = b"value", b"key"
 
 
-def key_writers(keys: pa.Array, format: str) -> pa.StringArray:
-    """What stands for the schema of each record's key (binary; null for none)."""
+def key_writers(keys: pa.Array, format: str, messages: pa.StringArray | None = None) -> pa.StringArray:
+    """What stands for the schema of each record's key (binary; null for none). `messages`: which message of its schema
+    each value is, and which its key is, is said too, where it is not the first one."""
     frames = FORMATS[format].split_frames(keys)
     ids = pc.fill_null(frames.schema_id.cast(pa.string()), _ODD)
     ids = pc.binary_join_element_wise(KEYED, ids, "")
-    return pc.if_else(pc.fill_null(pc.greater(pc.binary_length(keys), 0), False), ids, KEYED)
+    writers = pc.if_else(pc.fill_null(pc.greater(pc.binary_length(keys), 0), False), ids, KEYED)
+    if messages is None:
+        return writers
+    key_messages, messages = pc.fill_null(frames.index, WHOLE), pc.fill_null(messages, WHOLE)
+    first = pc.and_(pc.equal(key_messages, WHOLE), pc.equal(messages, WHOLE))
+    return pc.if_else(first, writers, pc.binary_join_element_wise(writers, key_messages, messages, " "))
 
 
 def key_id(writer: WriterSchema) -> int | None:
     """The id of the key's schema; None for a record without a key, and for other writers."""
-    text = writer[1].removeprefix(KEYED) if writer[1].startswith(KEYED) else ""
+    text = _parts(writer[1])[0]
     return int(text) if text.isdigit() else None
+
+
+def value_message(message: str) -> str:
+    """Which message of its schema a writer's value is. `message`: the writer's."""
+    return _parts(message)[2] if message.startswith(KEYED) else message
+
+
+def _parts(message: str) -> tuple[str, str, str]:
+    """What stands for the key's id, which message of its schema the key is, and which the value."""
+    key, _, messages = message.removeprefix(KEYED).partition(" ") if message.startswith(KEYED) else ("", "", "")
+    key_message, _, message = messages.partition(" ")
+    return key, key_message or WHOLE, message or WHOLE
 
 
 def ids_of(writers: Iterable[WriterSchema]) -> set[int]:
@@ -58,29 +81,38 @@ def ids_of(writers: Iterable[WriterSchema]) -> set[int]:
     return ids
 
 
-def value_decoder(schema: CompiledSchema) -> Decoder:
+def value_decoder(schema: CompiledSchema, message: str, *, null_out_of_range: bool = False) -> Decoder:
     """What reads the values, or the keys, that one schema wrote. Raises SchemaBroken, BadIndex."""
     if isinstance(schema, AvroSchema):
         return stored_decoder(schema)
-    return format_decoder(schema, "0", format=schema.format)
+    return format_decoder(schema, message, format=schema.format, null_out_of_range=null_out_of_range)
 
 
 class ChangeDecoder:
     """Reads the records of one writer: the value's columns, and behind them a struct, the key's."""
 
-    def __init__(self, writer: WriterSchema, schemas: Mapping[int, CompiledSchema], format: str) -> None:
+    def __init__(
+        self,
+        writer: WriterSchema,
+        schemas: Mapping[int, CompiledSchema],
+        format: str,
+        *,
+        null_out_of_range: bool = False,
+    ) -> None:
         """Raises SchemaBroken, BadIndex."""
         self._format = format
         value, key = schemas.get(writer[0]), key_id(writer)
+        key_text, key_message, message = _parts(writer[1])
         for schema in (value, None if key is None else schemas[key]):
             if schema is not None and schema.format != format:
                 detail = f"it is {schema.format}, and the pipeline file says {format} (payload.format)"
                 raise SchemaBroken(what=f"id {schema.id}", detail=detail)
-        self._value = None if value is None else value_decoder(value)
-        self._key = None if key is None else value_decoder(schemas[key])
-        self._is_odd = writer[1] == f"{KEYED}{_ODD}"
-        schemas_of = ((_VALUE, value), (_KEY, None if key is None else schemas[key]))
-        self._about = {name: _said(schema) for name, schema in schemas_of if schema is not None}
+        decoder = partial(value_decoder, null_out_of_range=null_out_of_range)
+        self._value = None if value is None else decoder(value, message)
+        self._key = None if key is None else decoder(schemas[key], key_message)
+        self._is_odd = key_text == _ODD
+        schemas_of = ((_VALUE, value, message), (_KEY, None if key is None else schemas[key], key_message))
+        self._about = {name: _said(schema, inner) for name, schema, inner in schemas_of if schema is not None}
         self.engine = "avro" if self._value is None else self._value.engine
 
     def decode(self, records: pa.RecordBatch) -> Split:
@@ -127,7 +159,9 @@ def _joined(value: pa.RecordBatch | None, key: pa.RecordBatch | None, count: int
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _said(schema: CompiledSchema) -> bytes:
+def _said(schema: CompiledSchema, message: str) -> bytes:
+    if isinstance(schema, ProtobufSchema):
+        return written(kind_of(schema, message)).encode()
     return json.dumps(schema.texts if isinstance(schema, AvroSchema) else None).encode()
 
 
@@ -143,18 +177,22 @@ def columns_of(rows: pa.RecordBatch) -> StoredMessages:
     return StoredMessages(value, _kind(about.get(_VALUE)), key, _kind(about.get(_KEY)))
 
 
-def _kind(texts_json: bytes | None) -> Connect | None:
-    texts = None if texts_json is None else json.loads(texts_json)
+def _kind(schema_json: bytes | None) -> Connect | None:
+    if schema_json is None or schema_json.startswith(b"{"):
+        return None if schema_json is None else parse_written(schema_json.decode())
+    texts = json.loads(schema_json)
     return None if texts is None else parse_avro(tuple(texts))
 
 
 # -- routes ----------------------------------------------------------------------------------------------------
 
 
-def routes_of_columns(schema: CompiledSchema) -> Callable[[pa.BinaryArray], tuple[Split, pa.Array, Any, Any]]:
+def routes_of_columns(
+    schema: CompiledSchema, message: str
+) -> Callable[[pa.BinaryArray], tuple[Split, pa.Array, Any, Any]]:
     """What finds the routes of one schema's messages: (what was read, route, which of these say nothing of a row, which
     are no change)."""
-    decoder = value_decoder(schema)
+    decoder = value_decoder(schema, message)
     says_nothing = is_notice(decoder.columns.names)
 
     def read(bodies: pa.BinaryArray) -> tuple[Split, pa.Array, Any, Any]:

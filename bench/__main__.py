@@ -32,6 +32,7 @@ NAMES = (
     "decode_avro",
     "decode_json",
     "read_debezium",
+    "debezium_kafka",
     "log_length",
     "maintain",
     "listing_growth",

@@ -96,6 +96,7 @@ def test_all_verbs_of_the_product_are_there() -> None:
         "simulate games",
         "simulate database",
         "simulate datastream",
+        "simulate debezium",
         "workflow plan",
         "workflow databricks",
     )

@@ -3,7 +3,7 @@
 import typer
 
 from distributary_simulate.cli.demo import demo
-from distributary_simulate.cli.simulate import simulate
+from distributary_simulate.cli.simulate_debezium import simulate
 
 
 def plug_in(app: typer.Typer) -> None:

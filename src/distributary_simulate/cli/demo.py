@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,12 +15,14 @@ from distributary.cli.signals import Stopper
 from distributary.errors import BadInput, Exit
 
 if TYPE_CHECKING:
+    from distributary_simulate.demo.changes import ChangesResult
+    from distributary_simulate.demo.debezium import DebeziumResult
     from distributary_simulate.demo.games import Folder
 
 
 def demo(
     scenario: Annotated[
-        Literal["games", "cdc", "declarative"], typer.Argument(help="games, cdc or declarative.")
+        Literal["games", "cdc", "debezium", "declarative"], typer.Argument(help="games, cdc, debezium or declarative.")
     ] = "games",
     layout: Annotated[
         Literal["fanout", "two_hop", "wide"], typer.Option(help="Of demo games. See docs/layouts.md.")
@@ -36,8 +40,8 @@ def demo(
 
     No server, about a minute, all files in one folder. 12 games, 3 schema versions that arrive while the stream runs,
     a game that appears half-way, bad records. `cdc`: change files of three databases to log and merged tables, compared
-    with the source value by value. `declarative`: bronze, silver and gold as a declarative pipeline. With --json the
-    last object is that of verify.
+    with the source value by value. `debezium`: the same from Debezium's messages. `declarative`: bronze, silver and
+    gold as a declarative pipeline. With --json the last object is that of verify.
     """
     if scenario != "games" and layout != "fanout":
         raise BadInput(detail=f"demo {scenario} --layout {layout}: --layout is allowed with demo games only")
@@ -45,6 +49,8 @@ def demo(
         raise BadInput(detail=f"demo {scenario} --format {form}: --format is allowed with demo games only")
     if scenario == "cdc":
         return _changes(folder, as_json)
+    if scenario == "debezium":
+        return _debezium(folder, as_json)
     if scenario == "declarative":
         return _declarative(folder, as_json)
     from distributary_simulate.demo.games import Folder
@@ -71,19 +77,29 @@ def _games(folder: Folder, as_json: bool, file: str) -> Exit:
 
 
 def _changes(folder: Path, as_json: bool) -> Exit:
+    from distributary_simulate.demo.changes import ChangesFolder, play_changes
+
+    return _of_changes(partial(play_changes, ChangesFolder(folder.resolve())), folder, as_json)
+
+
+def _debezium(folder: Path, as_json: bool) -> Exit:
+    from distributary_simulate.demo.debezium import DebeziumFolder, play_debezium
+
+    return _of_changes(partial(play_debezium, DebeziumFolder(folder.resolve())), folder, as_json)
+
+
+def _of_changes(play: Callable[..., ChangesResult | DebeziumResult], folder: Path, as_json: bool) -> Exit:
     from distributary.running.progress import LineDisplay
     from distributary_simulate.cli.render import changes_text
-    from distributary_simulate.demo.changes import ChangesFolder
-    from distributary_simulate.demo.changes import play_changes as play
 
-    stopper, place = Stopper(), ChangesFolder(folder.resolve())
+    stopper = Stopper()
     if as_json:
-        result = play(place, LineDisplay(note, say_batch), stopper.attach)
+        result = play(LineDisplay(note, say_batch), stopper.attach)
         say_run(result.report)
         say_json({"kind": "demo", "seconds": round(result.seconds, 1), **result.to_json()})
         say_json(result.verification.to_json())
     else:
-        result = play(place, LineDisplay(say), stopper.attach)
+        result = play(LineDisplay(say), stopper.attach)
         console().print(changes_text(result, str(folder / "pipeline.yaml")))
     return Exit.OK if result.ok else Exit.ATTENTION
 

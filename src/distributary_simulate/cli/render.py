@@ -16,6 +16,7 @@ from distributary.names import shown
 if TYPE_CHECKING:
     from distributary_simulate.demo.answers import Comparison, Query
     from distributary_simulate.demo.changes import ChangesResult
+    from distributary_simulate.demo.debezium import DebeziumResult
     from distributary_simulate.demo.games import Result
     from distributary_simulate.games.clean import Step
 
@@ -70,8 +71,8 @@ def demo_text(result: Result, file: str) -> RenderableType:
     )
 
 
-def changes_text(result: ChangesResult, file: str) -> RenderableType:
-    """The end of the demo of change files; `file`: its pipeline file as the user would type it."""
+def changes_text(result: ChangesResult | DebeziumResult, file: str) -> RenderableType:
+    """The end of a demo of changes; `file`: its pipeline file as the user would type it."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("source table", "database"):
         table.add_column(name)
@@ -85,15 +86,11 @@ def changes_text(result: ChangesResult, file: str) -> RenderableType:
         table.add_row(shown(proof.route), proof.kind, *(f"{n:,}" for n in counts), verdict)
     tried = {
         "status": "per table: events, how fresh it is, what waits",
-        "verify": "read all files again, recount the logs, fold them anew",
+        "verify": result.verified_by,
         "run": "go on with the stream (Ctrl-C ends it)",
     }
     return Group(
-        Text(
-            f"\n{result.report.rows_in:,} events in {result.files} files ({result.doubled} repeat others, "
-            f"{result.damaged} are damaged copies), {number_of(result.report.batches, 'batch', 'batches')}, "
-            "one stream\n"
-        ),
+        Text(f"\n{result.sent}, {number_of(result.report.batches, 'batch', 'batches')}, one stream\n"),
         table,
         Text(""),
         verification_text(result.verification),

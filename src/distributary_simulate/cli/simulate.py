@@ -97,8 +97,8 @@ def simulate_games(
     Passwords, tokens and values of --kafka-config may be references, as in a pipeline file: '${env:NAME}'.
     """
     flags = {"url": registry, "path": registry_path, "username": registry_user, "password": registry_password}
-    config = _registry({**flags, "token": registry_token})
-    settings = _settings(kafka_config or [])
+    config = registry_config({**flags, "token": registry_token})
+    settings = kafka_settings(kafka_config or [])
     from distributary.schemas.registry import open_registry
 
     if clean:
@@ -161,7 +161,7 @@ def simulate_database(
     from distributary_simulate.changes.truth import save_truth
 
     if url is None:
-        history = _history(kinds, per_kind, seed, rows, schema_changes, 20.0)
+        history = history_of(kinds, per_kind, seed, rows, schema_changes, 20.0)
         events = sum(1 for _ in history.changes(transactions)) + sum(1 for _ in history.finish())
         save_truth(history.truth(), truth)
         say(f"invented {events:,} changes of {len(history.truth())} tables; what they hold in the end: {truth}")
@@ -229,7 +229,7 @@ def simulate_datastream(
     with stop_on_signal() as is_stopped:
         pace = Pace(None if once else seconds, is_stopped)
         if url is None:
-            history = _history(kinds, per_kind, seed, rows, schema_changes, rate)
+            history = history_of(kinds, per_kind, seed, rows, schema_changes, rate)
             written = _write_history(history, files, events, pace)
             table_truths = history.truth()
         else:
@@ -264,7 +264,7 @@ def _write_server(url: str, files: ChangeFiles, state: Path, pace: Pace) -> tupl
     return write_server(source, files, state, pace, _now_ms), source.truth()
 
 
-def _history(kinds: str, per_kind: int, seed: int, rows: int, schema_changes: int, rate: float) -> History:
+def history_of(kinds: str, per_kind: int, seed: int, rows: int, schema_changes: int, rate: float) -> History:
     from distributary.changes.model import Kind
     from distributary_simulate.changes.history import History, HistoryPlan
     from distributary_simulate.changes.history_tables import tables_of
@@ -315,7 +315,7 @@ def _clean_simulated(manifest: Path, config: RegistryConfig | None, settings: Ma
     show(steps_text(clean(Manifest.open(manifest), registry, kafka=dict(settings), dry_run=not yes), is_deleted=yes))
 
 
-def _registry(options: Mapping[str, str | None]) -> RegistryConfig | None:
+def registry_config(options: Mapping[str, str | None]) -> RegistryConfig | None:
     """The registry that the options name; None where they name none."""
     from pydantic import ValidationError
 
@@ -332,7 +332,7 @@ def _registry(options: Mapping[str, str | None]) -> RegistryConfig | None:
         raise BadInput(detail=f"simulate games: the registry's options: {detail}") from error
 
 
-def _settings(pairs_given: Sequence[str]) -> dict[str, str]:
+def kafka_settings(pairs_given: Sequence[str]) -> dict[str, str]:
     from distributary.sources.kafka_settings import producer_options
 
     pairs = dict(pair.partition("=")[::2] for pair in pairs_given)

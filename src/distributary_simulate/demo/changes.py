@@ -144,6 +144,13 @@ class ChangesResult:
     doubled: int
     damaged: int
     seconds: float = field(default=0.0)
+    verified_by: str = "read all files again, recount the logs, fold them anew"
+
+    @property
+    def sent(self) -> str:
+        """What came, in words."""
+        faults = f"{self.doubled} repeat others, {self.damaged} are damaged copies"
+        return f"{self.report.rows_in:,} events in {self.files} files ({faults})"
 
     @property
     def ok(self) -> bool:

@@ -10,7 +10,7 @@ from distributary.config import load
 from distributary.config.migrating import VARIABLES, from_environment
 from distributary.errors import ConfigError
 
-GUIDE = Path(__file__).resolve().parents[1] / "docs" / "datastream.md"
+GUIDE = Path(__file__).resolve().parents[1] / "docs" / "from-scala-connector.md"
 
 
 def test_every_setting_of_the_connector_has_a_place(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ WORKERS ?= 3
 SPREAD := $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format wheel bench chaos faults fuzz docs airflow clean
+.PHONY: help setup demo test check format wheel bench chaos faults fuzz docs airflow pictures clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,11 @@ airflow: ## load the DAG of deploy/airflow by Airflow itself, and try its tasks 
 docs: $(READY) ## write the generated pages (CHECK=1: fail if they are out of date), and the site into build/site
 	$(BIN)/python docs/generate.py $(if $(CHECK),--check)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+pictures: $(READY) ## take the picture of `make demo` in docs/images again
+	@mkdir -p build
+	COLUMNS=128 $(BIN)/distributary demo games --dir build/demo >build/demo.txt
+	sed '/^SELECT/{s/.*/.../;q}' build/demo.txt | $(BIN)/python docs/terminal.py "make demo" >docs/images/demo.svg
 
 clean: ## remove what the other verbs left, except .venv
 	rm -rf build dist demo artifacts htmlcov spark-warehouse metastore_db derby.log .coverage .coverage.*

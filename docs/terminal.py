@@ -1,6 +1,6 @@
 """A picture of what a command printed, as SVG, light or dark as its reader's screen is.
 
-make demo | python docs/terminal.py "make demo" >docs/images/demo.svg
+make pictures
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 import sys
 from html import escape
 
-COLUMNS, HEAD, TAIL = 112, 13, 19
+COLUMNS, HEAD, TAIL = 128, 13, 20
 """Characters of a line; so many lines of the beginning and of the end are shown, what is between is `...`."""
 _CHAR_PX, _LINE_PX, _SIZE_PX, _MARGIN_PX = 7.25, 18, 12, 16
 _STYLE = """

@@ -356,6 +356,17 @@ def test_a_screen_of_80_columns_shows_3000_routes_worst_first(height: int) -> No
     assert lines[-1].startswith("and 5 more lines")
 
 
+def test_on_a_screen_with_room_all_that_needs_attention_is_said_whole_with_the_files_name() -> None:
+    line = "9 rows are in the quarantine. What to do: distributary quarantine FILE; then: distributary replay FILE"
+    few = replace(many(6), attention=(line, "FILE is a route, and stays one"))
+    console = Console(width=80, height=24, force_terminal=False)
+    with console.capture() as captured:
+        console.print(watched(few, "games.yaml"))
+    text = " ".join(captured.get().split())
+    assert "distributary quarantine games.yaml; then: distributary replay games.yaml" in text
+    assert "! FILE is a route, and stays one" in text and len(captured.get().splitlines()) <= 24
+
+
 @pytest.mark.parametrize("clusters", [2, 40])
 def test_streams_of_clusters_leave_room_for_tables_on_a_small_screen(clusters: int) -> None:
     why = "RegistryDown: http://registry:8081 refused the connection, and that is a long line"

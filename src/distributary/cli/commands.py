@@ -248,10 +248,10 @@ def status(
     from distributary.audit import status as states
 
     if watch:
-        show_again(lambda: states.watched(kind.status()))
+        show_again(lambda: states.watched(kind.status(), str(file)))
         return Exit.OK
     state = kind.status()
-    say_json(state.to_json()) if as_json else show(states.render(state))
+    say_json(state.to_json()) if as_json else show(states.render(state, str(file)))
     return state.exit_code
 
 

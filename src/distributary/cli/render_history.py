@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from distributary.cli.render import ERROR_CHARS, MAX_TABLES, grid_of, number_of
@@ -38,7 +39,7 @@ def history_text(history: RouteHistory, batches: int) -> RenderableType:
         blocks += [Text(""), grid]
     events = [step for step in history.steps if step.is_event]
     if events:
-        blocks += [Text(""), Text("what changed", style="bold"), *(Text(_event(step)) for step in events)]
+        blocks += [Text(""), Text("what changed", style="bold"), _events(events)]
     if batches and history.steps:
         grid = grid_of("batch", "at", "rows", "quarantined", "state", "version", right=("rows", "quarantined"))
         for step in history.steps[-batches:]:
@@ -62,7 +63,18 @@ def _which(step: HistoryStep) -> str:
     return str(step.batch) if step.kind == "batch" else shown(step.kind) if step.kind != "merge" else "merge"
 
 
-def _event(step: HistoryStep) -> str:
+def _events(steps: Sequence[HistoryStep]) -> RenderableType:
+    """A step a line, and what goes on in the next line stands below what it says."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for step in steps:
+        grid.add_row(*map(Text, _event(step)))
+    return grid
+
+
+def _event(step: HistoryStep) -> tuple[str, str]:
+    """When, and what."""
     words = []
     if step.created:
         words.append(f"new table: {_columns(step.new_columns)}" if step.new_columns else "new table")
@@ -76,7 +88,7 @@ def _event(step: HistoryStep) -> str:
     elif step.error:
         words.append(shown(step.error, ERROR_CHARS))
     head = f"{'batch ' if step.kind == 'batch' and step.summed == 1 else ''}{_which(step)}"
-    return f"  {head}, {step.at or '-'}: {'; '.join(words)}"
+    return f"  {head}, {step.at or '-'}:", "; ".join(words)
 
 
 def _columns(columns: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 
@@ -29,19 +30,29 @@ _COLUMNS = (
 _FEW = ("route", "state", "rows", "age", "waiting", "quarantined")
 """What fits into 80 columns."""
 WIDE = 120
+_COMMAND = re.compile(r"(distributary \w+) FILE\b")
 MOST_LINES = 4
 """Of a screen, for what needs attention and for notes."""
 _NUMBERS = frozenset({"rows", "last batch", "age", "event lag", "waiting", "quarantined"})
 
 
-def render(status: Status) -> RenderableType:
-    """The status for a terminal, the worst tables first. Routes and errors are shown as they are, never as markup."""
-    return _Whole(status)
+def render(status: Status, file: str = "FILE") -> RenderableType:
+    """The status for a terminal, the worst tables first. Routes and errors are shown as they are, never as markup.
+    `file`: the pipeline file, for commands that are named."""
+    return _Whole(status, file)
 
 
-def watched(status: Status) -> RenderableType:
+def watched(status: Status, file: str = "FILE") -> RenderableType:
     """The status for a screen: never longer nor wider than that, the worst tables first, the others as a number."""
-    return _Screen(status)
+    return _Screen(status, file)
+
+
+def _remarks(status: Status, file: str) -> list[Text]:
+    """What needs attention, red where the pipeline is not well, and notes."""
+    red = "red" if status.unwell else "yellow"
+    lines = [(f"! {printable(line)}", red) for line in status.attention]
+    lines += [(f"note: {printable(line)}", "dim") for line in status.notes]
+    return [Text(_COMMAND.sub(lambda command: f"{command[1]} {shown(file)}", line), style) for line, style in lines]
 
 
 def worst_first(tables: Iterable[TableStatus]) -> list[TableStatus]:
@@ -50,8 +61,9 @@ def worst_first(tables: Iterable[TableStatus]) -> list[TableStatus]:
 
 
 class _Whole:
-    def __init__(self, status: Status) -> None:
+    def __init__(self, status: Status, file: str) -> None:
         self._status = status
+        self._file = file
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status = self._status
@@ -59,27 +71,32 @@ class _Whole:
         yield _table(worst_first(status.tables), options.max_width)
         if status.streams:
             yield from (Text(""), streams_table(status.streams, time.time()), Text(""))
-        yield from (Text(f"! {printable(line)}", style="red") for line in status.attention)
-        yield from (Text(f"note: {printable(line)}", style="dim") for line in status.notes)
+        yield from _remarks(status, self._file)
 
 
 class _Screen:
-    def __init__(self, status: Status) -> None:
+    def __init__(self, status: Status, file: str) -> None:
         self._status = status
+        self._file = file
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status, height = self._status, options.height or console.size.height
         head: list[RenderableType] = [Text(headline(status), style=_headline_style(status))]
         head += _few_streams(status.streams, options.max_width, max(1, height // 4))
-        lines = [(f"! {printable(line)}", "red") for line in status.attention]
-        lines += [(f"note: {printable(line)}", "dim") for line in status.notes]
-        foot = [_one_line(text, style) for text, style in lines[:MOST_LINES]]
-        if len(lines) > MOST_LINES:
-            foot.append(_one_line(f"and {len(lines) - MOST_LINES:,} more lines: distributary status FILE", "dim"))
-        used = len(console.render_lines(Group(*head), options.update(height=None))) + len(foot)
-        # The table's own header, and the line that counts the others.
-        room = max(1, height - used - 2)
+        remarks = _remarks(status, self._file)
+        foot = [_one_line(remark.plain, str(remark.style)) for remark in remarks[:MOST_LINES]]
+        if len(remarks) > MOST_LINES:
+            words = f"and {len(remarks) - MOST_LINES:,} more lines: distributary status {shown(self._file)}"
+            foot.append(_one_line(words, "dim"))
         tables = worst_first(status.tables)
+
+        def lines(parts: list[RenderableType]) -> int:
+            return len(console.render_lines(Group(*parts), options.update(height=None)))
+
+        # The table's own header, and the line that counts the others.
+        room = max(1, height - lines(head) - len(foot) - 2)
+        if len(tables) + 1 + lines([*head, *remarks]) <= height:
+            foot = remarks
         yield from head
         yield _table(tables[:room], options.max_width)
         if len(tables) > room:

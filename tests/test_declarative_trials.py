@@ -32,7 +32,7 @@ def test_what_ends_its_reader_is_set_aside_with_how_and_the_rest_is_judged(tmp_p
     deadly = [with_user(sent[0], "sigkill"), with_user(sent[1], "segfault"), with_user(sent[2], "x", "opening sigkill")]
     values = pa.array([r.value for r in [*sent, *deadly]], pa.binary())
     known = rest.known()
-    found = judge_in_task(values, known=known, careful=True).to_pylist()
+    found = judge_in_task(values, known_routes=known, careful=True).to_pylist()
     assert [v["reason"] for v in found] == [None] * 4 + [Reason.KILLED_READER] * 3
     assert [v["detail"].partition(": ")[2] for v in found[4:]] == ["SIGKILL", "SIGSEGV", "SIGKILL"]
     assert [(v["route"], v["level"]) for v in found[4:]] == [
@@ -43,10 +43,10 @@ def test_what_ends_its_reader_is_set_aside_with_how_and_the_rest_is_judged(tmp_p
     # The envelope's columns, as sources may have them.
     opened = pa.array([r.envelope.payload for r in [*sent, deadly[0]]], pa.binary())
     names, ids = pa.array([r.game for r in [*sent, deadly[0]]]), pa.array([r.schema_id for r in [*sent, deadly[0]]])
-    by_columns = judge_in_task(names, ids, opened, known=known, careful=True)
+    by_columns = judge_in_task(names, ids, opened, known_routes=known, careful=True)
     assert [v["reason"] for v in by_columns.to_pylist()] == [None] * 4 + [Reason.KILLED_READER]
     # Where nothing has died, nobody looks.
-    assert judge_in_task(values, known=known, careful=False).to_pylist()[4]["reason"] is None
+    assert judge_in_task(values, known_routes=known, careful=False).to_pylist()[4]["reason"] is None
     assert judge_columns(names, ids, opened, known).to_pylist()[4]["reason"] is None
 
 

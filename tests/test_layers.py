@@ -86,6 +86,14 @@ TWINS = [
     {"schemas/avro", "schemas/json", "schemas/protobuf"},
     {"audit", "declarative", "engine"},
 ]
+# Classes of these have one name for two formats, or for two kinds of pipelines.
+CLASS_TWINS = [
+    {"engine/changes", "engine/messages"},
+    {"avro", "schemas/avro", "schemas/json", "schemas/protobuf"},
+    {"declarative", "running", "sources"},
+]
+# The field's own words: a record of a topic and of a schema; the public API and what it stands on.
+SHARED_CLASSES = {"Record", "Pipeline"}
 
 
 def unit(module: str) -> str:
@@ -185,4 +193,21 @@ def test_two_modules_have_one_name_only_where_they_are_one_thing_for_two() -> No
         if name not in ("__init__.py", "__main__.py") and not module.startswith(NAMED_FOR_OTHERS):
             places.setdefault(name, set()).add(place)
     twice = {n: found for n, found in places.items() if len(found) > 1 and not any(found <= one for one in TWINS)}
+    assert not twice, "name them for what they hold"
+
+
+def test_two_classes_have_one_name_only_where_they_are_one_thing_for_two() -> None:
+    places: dict[str, list[str]] = {}
+    for module in MODULES:
+        if not module.startswith(NAMED_FOR_OTHERS):
+            for node in tree(module).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(module.rpartition("/")[0])
+    twice = {
+        name: packages
+        for name, packages in places.items()
+        if len(packages) > 1
+        and name not in SHARED_CLASSES
+        and (len(set(packages)) < len(packages) or not any(set(packages) <= twins for twins in CLASS_TWINS))
+    }
     assert not twice, "name them for what they hold"

@@ -14,7 +14,7 @@ WORDLESS = {
     "asked", "done", "found", "given", "gone", "held", "here", "kept", "known", "made", "one", "part", "said", "taken",
     "there", "told", "wanted", "whole",
 }  # fmt: skip
-MOST = 12
+MOST = 4
 
 
 def bound(tree: ast.Module) -> Iterator[str]:

@@ -223,7 +223,7 @@ def _grown(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any]]:
 def bronze_rows(rows: DataFrame, config: Pipeline, known: KnownRoutes, careful: bool = False) -> DataFrame:
     """Source rows -> bronze rows: a verdict each, and where it came from."""
     names = list(config.envelope.columns) if config.envelope.format == "columns" else ["value"]
-    task = partial(judge_in_task, known=known, careful=careful)
+    task = partial(judge_in_task, known_routes=known, careful=careful)
     verdict = _arrow(task, VERDICT_DDL)(*(F.col(quoted(n)) for n in names)).alias("verdict")
     source_columns = rows.columns
     origin = [

@@ -87,12 +87,12 @@ class GoldPlan:
         )
 
 
-def plan(config: Pipeline, known: KnownRoutes, datasets: Datasets) -> GoldPlan:
+def plan(config: Pipeline, known_routes: KnownRoutes, datasets: Datasets) -> GoldPlan:
     """Gold for every route that has the columns for it."""
     section = config.declarative
     golds: list[Gold] = []
     problems: list[str] = []
-    for route in known.routes.values() if section.gold_as != "none" else ():
+    for route in known_routes.routes.values() if section.gold_as != "none" else ():
         kinds = [_kind(route.columns, path.split(".")) for path in (section.player, section.time)]
         missing = [p for p, kind in zip((section.player, section.time), kinds, strict=True) if kind is None]
         if missing:

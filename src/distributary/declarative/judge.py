@@ -49,22 +49,22 @@ VERDICT_DDL = (
 )
 
 
-def judge_values(values: pa.Array, known: KnownRoutes) -> pa.StructArray:
+def judge_values(values: pa.Array, known_routes: KnownRoutes) -> pa.StructArray:
     """Framed or bare envelopes -> a verdict each (`VERDICT_SCHEMA`), in the same order."""
-    verdicts = Verdicts(known)
+    verdicts = Verdicts(known_routes)
     verdicts.take_values(values)
     if verdicts.missing:
         text = "the envelope's schema id {} was not known when the update began"
         refused = {i: (Reason.UNKNOWN_SCHEMA_ID, text.format(i)) for i in verdicts.missing}
-        reader = replace(known.reader, refused={**known.reader.refused, **refused})
-        verdicts = Verdicts(replace(known, reader=reader))
+        reader = replace(known_routes.reader, refused={**known_routes.reader.refused, **refused})
+        verdicts = Verdicts(replace(known_routes, reader=reader))
         verdicts.take_values(values)
     return verdicts.verdicts(len(values))
 
 
-def judge_columns(route: pa.Array, schema_id: pa.Array, payload: pa.Array, known: KnownRoutes) -> pa.StructArray:
+def judge_columns(route: pa.Array, schema_id: pa.Array, payload: pa.Array, known_routes: KnownRoutes) -> pa.StructArray:
     """As `judge_values`, where the source has the envelope's columns."""
-    verdicts = Verdicts(known)
+    verdicts = Verdicts(known_routes)
     verdicts.take_columns(route, schema_id, payload)
     return verdicts.verdicts(len(route))
 
@@ -78,21 +78,21 @@ def _places(rows: int) -> pa.Table:
 class Verdicts(Cut):
     """Takes what the splitters find, as verdicts instead of chunks."""
 
-    def __init__(self, known: KnownRoutes) -> None:
+    def __init__(self, known_routes: KnownRoutes) -> None:
         super().__init__(0, 0)
-        self.known = known
+        self.known_routes = known_routes
         self.missing: set[int] = set()
         self._parts: list[pa.Table] = []
         self._at: list[np.ndarray] = []
 
     def take_values(self, values: pa.Array) -> None:
         """Framed or bare envelopes."""
-        split_values(values.cast(pa.binary()), _places(len(values)), self.known.reader, self)
+        split_values(values.cast(pa.binary()), _places(len(values)), self.known_routes.reader, self)
 
     def take_columns(self, route: pa.Array, schema_id: pa.Array, payload: pa.Array) -> None:
         """The envelope's columns."""
         columns = (route.cast(pa.string()), schema_id.cast(pa.int32()), payload.cast(pa.binary()))
-        split_payloads(*columns, _places(len(route)), self.known.reader, self)
+        split_payloads(*columns, _places(len(route)), self.known_routes.reader, self)
 
     def tombstones(self, route: str | None, rows: int) -> None:
         """They have no place of their own: they are what is left over at the end."""
@@ -126,9 +126,9 @@ class Verdicts(Cut):
 
     def judge(self, name: str, writer: WriterSchema, records: pa.Table) -> None:
         """The records of one writer of one route."""
-        route = self.known.routes.get(name)
+        route = self.known_routes.routes.get(name)
         if route is None or writer not in route.slots:
-            self._refuse(records, *(self.known.why_without(name) or why_not(route, name, writer)))
+            self._refuse(records, *(self.known_routes.why_without(name) or why_not(route, name, writer)))
             return
         records = self._without_killers(records)
         verdict = try_records(route, writer, one_array(records.column("payload")))
@@ -148,7 +148,7 @@ class Verdicts(Cut):
 
     def _without_killers(self, records: pa.Table) -> pa.Table:
         """The records but for those that are known to end their reader, which are set aside."""
-        killers = killing(records.column("payload"), self.known.killed)
+        killers = killing(records.column("payload"), self.known_routes.killed)
         if not killers:
             return records
         positions = pa.array(list(killers))
@@ -176,10 +176,10 @@ class Verdicts(Cut):
 
     def _with_header(self, records: pa.Table) -> pa.Array:
         payload = one_array(records.column("payload"))
-        if not self.known.reader.payload_framed or not len(payload):
+        if not self.known_routes.reader.payload_framed or not len(payload):
             return payload
         schema_id, message = (records.column(n)[0].as_py() for n in ("schema_id", "message"))
-        return FORMATS[self.known.reader.payload_format].frame_all(schema_id, message, payload)
+        return FORMATS[self.known_routes.reader.payload_format].frame_all(schema_id, message, payload)
 
     def _keep(self, places: pa.ChunkedArray, columns: dict[str, Any]) -> None:
         rows = len(places)

@@ -69,7 +69,7 @@ _FRAMES |= {"alias", "limit", "sort", "orderBy", "sample", "repartition", "toDF"
 
 
 @dataclass(frozen=True)
-class Finding:
+class LintFinding:
     """A line that must not be there. `rule`: a stable word for it."""
 
     file: str
@@ -98,7 +98,7 @@ def check_libraries(libraries: Sequence[Library]) -> None:
         raise LintFailed(detail="\n".join(map(str, findings)), findings=[asdict(f) for f in findings])
 
 
-def lint(path: Path, functions: Collection[str] = ()) -> list[Finding]:
+def lint(path: Path, functions: Collection[str] = ()) -> list[LintFinding]:
     """What must not be in a file of Python or SQL, by line. `functions`: those that are given a DataFrame."""
     text = path.read_text(encoding="utf-8")
     findings = list(_in_sql(str(path), text)) if path.suffix == ".sql" else _in_python(str(path), text, functions)
@@ -110,11 +110,11 @@ def lint(path: Path, functions: Collection[str] = ()) -> list[Finding]:
 # -- Python ------------------------------------------------------------------------------------------------
 
 
-def _in_python(file: str, text: str, functions: Collection[str]) -> list[Finding]:
+def _in_python(file: str, text: str, functions: Collection[str]) -> list[LintFinding]:
     try:
         tree = ast.parse(text)
     except SyntaxError as e:
-        return [Finding(file, e.lineno or 1, "SYNTAX", f"not Python: {e.msg}")]
+        return [LintFinding(file, e.lineno or 1, "SYNTAX", f"not Python: {e.msg}")]
     return list(_Reader(file, functions).read(tree))
 
 
@@ -124,7 +124,7 @@ class _Reader:
         self.functions = functions
         self.frames: set[str] = set()
 
-    def read(self, tree: ast.Module) -> Iterator[Finding]:
+    def read(self, tree: ast.Module) -> Iterator[LintFinding]:
         self.frames = _frame_names(tree, self.functions)
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
@@ -132,7 +132,7 @@ class _Reader:
         for function, kind in _query_functions(tree, self.functions):
             yield from self._query(function, kind)
 
-    def _query(self, function: ast.FunctionDef, kind: str) -> Iterator[Finding]:
+    def _query(self, function: ast.FunctionDef, kind: str) -> Iterator[LintFinding]:
         used = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]
         for node in used:
             if node.attr in RUNS and self.is_frame(node.value) and not _is_grouped(node):
@@ -154,7 +154,7 @@ class _Reader:
                 "with spark.read, or make it a @dp.table",
             )  # fmt: skip
 
-    def _call(self, node: ast.Call) -> Iterator[Finding]:
+    def _call(self, node: ast.Call) -> Iterator[LintFinding]:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         on = node.func.value if isinstance(node.func, ast.Attribute) else None
         eager = name
@@ -173,7 +173,7 @@ class _Reader:
             yield self._at(node.func, "SESSION_MUTATION", "udf.register() is refused; use the function in a select")
         yield from self._definition(node, name)
 
-    def _definition(self, node: ast.Call, name: str) -> Iterator[Finding]:
+    def _definition(self, node: ast.Call, name: str) -> Iterator[LintFinding]:
         if name in ("create_auto_cdc_flow", "create_auto_cdc_from_snapshot_flow"):
             yield self._at(
                 node, "AUTO_CDC", f"{name}() does not work on Delta tables (AUTOCDC_TARGET_DOES_NOT_SUPPORT_MERGE); "
@@ -206,10 +206,10 @@ class _Reader:
             else:
                 return False
 
-    def _at(self, node: ast.expr, rule: str, detail: str) -> Finding:
+    def _at(self, node: ast.expr, rule: str, detail: str) -> LintFinding:
         # The end: of a chain over many lines, this is the one with the method's name.
         line = node.end_lineno if isinstance(node, ast.Attribute) else node.lineno
-        return Finding(self.file, line or 1, rule, detail)
+        return LintFinding(self.file, line or 1, rule, detail)
 
 
 def _frame_names(tree: ast.Module, functions: Collection[str]) -> set[str]:
@@ -281,12 +281,12 @@ _SQL_RULES = (
 )
 
 
-def _in_sql(file: str, text: str) -> Iterator[Finding]:
+def _in_sql(file: str, text: str) -> Iterator[LintFinding]:
     bare = _without_comments_and_texts(text)
     for rule, pattern, detail in _SQL_RULES:
         for match in re.finditer(pattern, bare, re.IGNORECASE | re.MULTILINE):
             begin = match.start() + len(match[0]) - len(match[0].lstrip("; \t\r\n"))
-            yield Finding(file, bare.count("\n", 0, begin) + 1, rule, detail)
+            yield LintFinding(file, bare.count("\n", 0, begin) + 1, rule, detail)
 
 
 def _without_comments_and_texts(text: str) -> str:

@@ -87,7 +87,7 @@ def _judge_again(
     return verdicts, more_writers
 
 
-def _judge(rows: pa.Table, known: KnownRoutes, apart: Apart) -> pa.Table:
+def _judge(rows: pa.Table, known_routes: KnownRoutes, apart: Apart) -> pa.Table:
     """Verdicts in the order of `rows`; what would end this process is tried apart."""
     is_payload = np.asarray(pc.equal(rows.column("level"), "payload"))
     tables, places = [], []
@@ -98,9 +98,11 @@ def _judge(rows: pa.Table, known: KnownRoutes, apart: Apart) -> pa.Table:
         values = one_array(rows_of_kind.column("payload"))
         if is_payload[row_places[0]]:
             names, ids = one_array(rows_of_kind.column("route")), one_array(rows_of_kind.column("envelope_schema_id"))
-            judged = judge_columns(names, ids, values, without_killers(names, ids, values, known=known, apart=apart))
+            judged = judge_columns(
+                names, ids, values, without_killers(names, ids, values, known_routes=known_routes, apart=apart)
+            )
         else:
-            judged = judge_values(values, without_killers(values, known=known, apart=apart))
+            judged = judge_values(values, without_killers(values, known_routes=known_routes, apart=apart))
         tables.append(pa.Table.from_struct_array(judged))
         places.append(row_places)
     order = np.empty(rows.num_rows, np.int64)

@@ -23,13 +23,13 @@ from distributary.engine.messages.killers import find_envelope_killers
 from distributary.engine.messages.task_spec import fingerprint
 
 
-def judge_in_task(*columns: pa.Array, known: KnownRoutes, careful: bool) -> pa.StructArray:
+def judge_in_task(*columns: pa.Array, known_routes: KnownRoutes, careful: bool) -> pa.StructArray:
     """Envelopes, or the three columns of one -> a verdict each (`judge`). What never ends dies. Raises OSError."""
     if careful:
-        known = without_killers(*columns, known=known, apart=_apart(known.reader.read_sec))
+        known_routes = without_killers(*columns, known_routes=known_routes, apart=_apart(known_routes.reader.read_sec))
     judge: Callable[..., pa.StructArray] = judge_values if len(columns) == 1 else judge_columns
-    with limited(known.reader.read_sec):
-        return judge(*columns, known)
+    with limited(known_routes.reader.read_sec):
+        return judge(*columns, known_routes)
 
 
 def decode_in_task(
@@ -43,27 +43,28 @@ def decode_in_task(
         return decode_rows(schema_id, message, payload, route)
 
 
-def without_killers(*columns: pa.Array, known: KnownRoutes, apart: Apart) -> KnownRoutes:
-    """`known`, by which those of these records are set aside that end the process which judges them. Raises OSError."""
+def without_killers(*columns: pa.Array, known_routes: KnownRoutes, apart: Apart) -> KnownRoutes:
+    """`known_routes`, by which those of these records are set aside that end the process which judges them. Raises
+    OSError."""
     if len(columns) == 1:
         values = columns[0].cast(pa.binary()).drop_null()
-        killed = {**known.reader.killed, **find_envelope_killers(values, known.reader, apart)}
-        known = replace(known, reader=replace(known.reader, killed=killed))
-    trials = _Trials(known, apart)
+        killed = {**known_routes.reader.killed, **find_envelope_killers(values, known_routes.reader, apart)}
+        known_routes = replace(known_routes, reader=replace(known_routes.reader, killed=killed))
+    trials = _Trials(known_routes, apart)
     trials.take_values(*columns) if len(columns) == 1 else trials.take_columns(*columns)
-    return replace(known, killed={**known.killed, **trials.killed})
+    return replace(known_routes, killed={**known_routes.killed, **trials.killed})
 
 
 class _Trials(Verdicts):
     """Tries payloads apart in place of judging them. `killed`: fingerprint -> how."""
 
-    def __init__(self, known: KnownRoutes, apart: Apart) -> None:
-        super().__init__(known)
+    def __init__(self, known_routes: KnownRoutes, apart: Apart) -> None:
+        super().__init__(known_routes)
         self.apart = apart
         self.killed: dict[str, str] = {}
 
     def judge(self, name: str, writer: WriterSchema, records: pa.Table) -> None:
-        route = self.known.routes.get(name)
+        route = self.known_routes.routes.get(name)
         if route is not None and writer in route.slots:
             payloads = one_array(records.column("payload"))
             for position, how in _killers(route, writer, payloads, self.apart).items():

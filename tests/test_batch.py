@@ -161,9 +161,9 @@ def test_a_table_can_be_read_by_its_name(lake: Path, spark: Any) -> None:
         with dying(Ledger, "record"):
             scenario.run()
         scenario.run()
-        assert spark.table("silver.game_new_x20_york").count() == 1
+        assert spark.table("silver.game_new_york").count() == 1
         assert sorted(t.tableName for t in spark.sql("SHOW TABLES IN silver").collect()) == [
-            "game_ann", "game_new_x20_york",
+            "game_ann", "game_new_york",
         ]  # fmt: skip
     finally:
         spark.sql("DROP DATABASE IF EXISTS silver CASCADE")

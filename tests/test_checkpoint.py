@@ -224,6 +224,16 @@ def test_tables_stay_where_they_are_and_one_that_never_had_rows_is_free(lake: Pa
         pass
 
 
+@pytest.mark.parametrize("name", ["acme_order_placed", "acme_x2e__x4f_rder_x50_laced"])
+def test_a_table_stays_under_any_name_that_its_route_can_have(lake: Path, name: str) -> None:
+    state = State(lake)
+    address = f"{state.config.tables.root}/{name}"
+    entry = Entry("s", 0, "acme.OrderPlaced", table=address, rows_in=1, rows_written=1)
+    state.ledger.record("s", 0, [entry], {})
+    with at_work(state.config, state.store):
+        pass
+
+
 @pytest.mark.parametrize(
     ("tables", "key"), [({"merged": "now_{table}"}, "tables.merged"), ({"log": "{table}_events"}, "tables.log")]
 )

@@ -44,7 +44,7 @@ def test_json_comes_into_tables(lake: Path, kafka: Kafka) -> None:
             b"\xff" * 9,
         ]
         shop.send(orders, [{"value": value} for value in values])
-        folder = orders.replace("-", "_x2d_")
+        folder = orders.replace("-", "_")
 
         def pipeline(name: str, known: dict[int, str], **keys: Any) -> Any:
             registry = {"path": str(lake / "registry"), "texts": known}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from distributary.config import Tables
 from distributary.engine.messages.table_names import TableNames
 from distributary.errors import ConfigError
-from distributary.names import MAX_NAME_CHARS, digest_name, route_of, table_name, without_rules
+from distributary.names import MAX_NAME_CHARS, digest_name, readable_name, route_of, table_name, without_rules
 from distributary.tables.snapshot import Owner
 from distributary.tables.store import Store
 from distributary.tables.table import Table
@@ -35,10 +35,39 @@ from tests.test_config import load_document
         ("__", "{route|snake}", table_name("__")),
         ("\u00dcber", "{route|lower}", "x_xfc_ber"),
         ("a.", "{route|last}", table_name("a.")),
+        ("Chess", "{route|exact}", "x_x43_hess"),
     ],
 )
 def test_rules_make_names_readable_and_what_they_leave_odd_is_escaped(route: str, template: str, name: str) -> None:
     assert table_name(route, template) == name
+
+
+@pytest.mark.parametrize(
+    ("route", "name"),
+    [
+        ("chess", "chess"),
+        ("Chess", "chess"),
+        ("player_xp", "player_xp"),
+        ("a__b", "a__b"),
+        ("acme.OrderPlaced", "acme_order_placed"),
+        ("order-placed v2", "order_placed_v2"),
+        ("_hidden", "hidden"),
+        ("\u00dcber-Blick", "uber_blick"),
+        ("stra\u00dfe", "stra_xdf_e"),
+        ("--", table_name("--")),
+    ],
+)
+def test_without_rules_a_name_is_the_route_in_words(route: str, name: str) -> None:
+    assert readable_name(route, "{route}") == name
+    assert readable_name(route, "silver_{route}") == f"silver_{name}"
+
+
+@given(st.text(min_size=1))
+def test_a_name_in_words_is_as_safe_as_any(route: str) -> None:
+    name = readable_name(route, "s_{route}_t")
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_") and 0 < len(name) <= MAX_NAME_CHARS
+    assert not readable_name(route, "{route}").startswith("_")
+    assert route_of(table_name(route, "{route|exact}"), "{route|exact}") in (route, None)
 
 
 @example("0" * 201, "{route|lower}")
@@ -99,17 +128,50 @@ def test_two_new_routes_of_one_batch_settle_the_same_in_every_attempt(tmp_path: 
 
 
 def test_a_table_of_the_name_that_the_pipeline_gave_before_is_kept(tmp_path: Path) -> None:
-    """Names had no rules then: `Chess` was the folder `x_x43_hess`."""
-    old = Lake(tmp_path)
-    old.make(table_name("Chess"), "Chess")
-    old.make(table_name("Go"), "Go", "another_pipeline")
+    """Names were exact then: `Chess` was the folder `x_x43_hess`."""
+    exact = Lake(tmp_path, name="{route|exact}")
+    exact.make(table_name("Chess"), "Chess")
+    exact.make(table_name("Go"), "Go", "another_pipeline")
     ruled = Lake(tmp_path, name="{route|lower}", routes={"Poker": {"name": "cards"}})
-    assert old.names("Chess", "Go") == ["x_x43_hess", "x_x47_o"]
+    assert exact.names("Chess", "Go") == ["x_x43_hess", "x_x47_o"]
+    assert Lake(tmp_path).names("Chess", "Go", "Poker") == ["x_x43_hess", "go", "poker"]
     assert ruled.names("Chess", "Go", "Poker") == ["x_x43_hess", "go", "cards"]
-    old.make(table_name("Poker"), "Poker")
+    exact.make(table_name("Poker"), "Poker")
     assert ruled.names("Poker") == [table_name("Poker")]
-    old.make("cards", "Poker")
+    exact.make("cards", "Poker")
     assert ruled.names("Poker") == ["cards"]
+
+
+def test_a_table_that_is_named_in_words_is_kept_where_rules_come_later(tmp_path: Path) -> None:
+    Lake(tmp_path).make("acme_order_placed", "acme.OrderPlaced")
+    ruled = Lake(tmp_path, name="{route|last|snake}")
+    assert ruled.names("acme.OrderPlaced", "acme.Payment") == ["acme_order_placed", "payment"]
+
+
+def test_only_where_two_routes_meet_has_one_of_them_an_escape(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, name="silver_{route}")
+    assert lake.names("Chess", "chess", "go-1") == ["silver_x_x43_hess", "silver_chess", "silver_go_1"]
+    lake.make("silver_chess", "Chess")
+    digest = digest_name("chess", "silver_{route}")
+    assert lake.names("Chess", "chess") == ["silver_chess", digest]
+    lake.make(digest, "chess")
+    assert lake.names("chess", "CHESS") == [digest, f"silver_{table_name('CHESS')}"]
+
+
+def test_the_table_of_a_stranger_is_not_gone_round_in_silence_where_the_route_is_its_name(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.make("chess", "chess", "another_pipeline")
+    (tmp_path / "go").mkdir()
+    assert lake.names("chess", "go") == ["chess", "go"], "whose it is, is said where it is written"
+    assert lake.names("Chess") == ["x_x43_hess"]
+
+
+def test_a_table_that_cannot_be_read_stays_its_route_s(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.make("chess", "Chess")
+    (log,) = (tmp_path / "chess" / "_delta_log").glob("*.json")
+    log.write_text("{broken")
+    assert lake.names("Chess") == ["chess"]
 
 
 def test_what_the_ledger_says_spares_a_look_and_what_could_not_be_written_is_looked_at_again(
@@ -125,7 +187,7 @@ def test_what_the_ledger_says_spares_a_look_and_what_could_not_be_written_is_loo
     assert lake.names("Go", of=settler) == ["go"]
     settler.forget("Go")
     assert lake.names("Go", of=settler) == [table_name("Go")]
-    plain = Lake(tmp_path / "other")
+    plain = Lake(tmp_path / "other", name="{route|exact}")
     monkeypatch.setattr(Store, "list", lambda *_: pytest.fail("a folder was listed"), raising=False)
     assert plain.names("Chess") == ["x_x43_hess"]
 

@@ -27,7 +27,7 @@ PLAYER = 'syntax = "proto3"; message player { int64 id = 1; int32 level = 2; }'
 
 def players(config: Pipeline, topic: str) -> dict[int, int | None]:
     """Key -> level; None for a row that is gone."""
-    table = DeltaTable(Path(config.tables.root) / topic.replace("-", "_x2d_"))
+    table = DeltaTable(Path(config.tables.root) / topic.replace("-", "_"))
     rows = table.to_pyarrow_table().to_pylist()
     found = {row["id"]: None if row["_deleted"] else row["level"] for row in rows}
     assert len(found) == len(rows)

@@ -13,14 +13,16 @@ cannot mix two tables up), and it never begins with `_` (Hadoop and Spark treat 
 - A name over 200 characters is cut to a readable prefix + `_xh` + 32 hex digits of the route's SHA-256. `h` is no hex
   digit, so it meets no escaped name; two such routes meet only if 128 bits of SHA-256 do. It cannot be reversed.
 
-A template may make names more readable by rules, as `{route|last|snake}`: such a name is not reversible, and two routes
-can meet in one; `engine.messages.table_names` gives the second its name without rules then.
+That is the name of a route's own. Tables of one route are called more readably where nothing is in the way
+(`readable_name`): by the rules of their template, as `{route|last|snake}`, or without any as words. Such a name is not
+reversible, and two routes can meet in one; `engine.messages.table_names` gives the second the name of its own then.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from distributary.redaction import redacted
@@ -32,8 +34,9 @@ PLACEHOLDER = "{route}"
 _HASH_MARK = "_xh"
 _HASH_HEX_CHARS = 32
 _SIMPLE = re.compile(r"[a-z0-9][a-z0-9_]*")
-RULES = ("lower", "snake", "last")
-"""`lower`: small letters. `snake`: `OrderPlaced` as `order_placed`. `last`: what follows the last dot."""
+RULES = ("lower", "snake", "last", "exact")
+"""`lower`: small letters. `snake`: `OrderPlaced` as `order_placed`. `last`: what follows the last dot. `exact`: the
+name of the route's own, which no other can have."""
 _TEMPLATE = re.compile(rf"([a-z0-9][a-z0-9_]*)?\{{route((?:\|(?:{'|'.join(RULES)}))*)\}}([a-z0-9_]*)")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 _TOKEN = re.compile(r"_x(?P<code>[0-9a-f]{1,6})_|_xh(?P<hash>[0-9a-f]{32})$|(?P<plain>[a-z0-9]|_(?!x))")
@@ -77,12 +80,25 @@ def table_name(route: str, template: str = PLACEHOLDER) -> str:
     """
     if not route:
         raise ValueError("an empty route has no table")
-    before, after = check_template(template)
     readable = _readable(route, rules_of(template))
-    tokens = list(readable) if readable is not None else _escape(route)
+    return _placed(route, list(readable) if readable is not None else _escape(route), template)
+
+
+def _placed(route: str, tokens: list[str], template: str) -> str:
+    """The tokens of a route's name in their template, cut where they are too many."""
+    before, after = check_template(template)
     body = "".join(tokens)
     room = MAX_NAME_CHARS - len(before) - len(after)
     return before + (body if len(body) <= room else _hashed(route, tokens, room)) + after
+
+
+def readable_name(route: str, template: str) -> str:
+    """As `table_name`; where the template has no rules, in words: `Order-Placed` as `order_placed`, `Über` as `uber`.
+    Of what is letter or digit nothing is dropped; a route that is a name already stays as it is. Raises ValueError."""
+    if rules_of(template) or not route:
+        return table_name(route, template)
+    text = route if _SIMPLE.fullmatch(route) else _in_words(route)
+    return _placed(route, list(text) if _SIMPLE.fullmatch(text) else _escape(text or route), template)
 
 
 def digest_name(route: str, template: str) -> str:
@@ -92,6 +108,14 @@ def digest_name(route: str, template: str) -> str:
     return before + _hashed(route, list(body), MAX_NAME_CHARS - len(before) - len(after)) + after
 
 
+def names_of(route: str, template: str) -> list[str]:
+    """The names that a table of the route can have by a template, the best first: the readable one, the name of the
+    route's own, the one in words, and one with a digest of the route."""
+    own = without_rules(template)
+    names = [readable_name(route, template), table_name(route, own), readable_name(route, own)]
+    return list(dict.fromkeys([*names, digest_name(route, template)]))
+
+
 def route_of(name: str, template: str = PLACEHOLDER) -> str | None:
     """The route whose table is `name`; None where the name does not say it: it was too long, or made by rules.
 
@@ -99,7 +123,7 @@ def route_of(name: str, template: str = PLACEHOLDER) -> str | None:
         ValueError: no route has this name under `template`.
     """
     before, after = check_template(template)
-    if rules_of(template):
+    if rules_of(template) not in ((), ("exact",)):
         return None
     body = name[len(before) : len(name) - len(after)]
     if name != before + body + after:
@@ -225,7 +249,7 @@ def _readable(route: str, rules: Sequence[str]) -> str | None:
             text = text.rpartition(".")[2]
         elif rule == "lower":
             text = text.lower()
-        else:
+        elif rule == "snake":
             text = _snake(text)
     if _SIMPLE.fullmatch(text):
         return text
@@ -233,8 +257,19 @@ def _readable(route: str, rules: Sequence[str]) -> str | None:
 
 
 def _snake(text: str) -> str:
-    words = re.sub(r"([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])", r"\1\3_\2\4", text)
-    return re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
+    return re.sub(r"[^a-z0-9]+", "_", _apart(text).lower()).strip("_")
+
+
+def _apart(text: str) -> str:
+    """Words that only a capital letter parts, with `_` between them."""
+    return re.sub(r"([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])", r"\1\3_\2\4", text)
+
+
+def _in_words(text: str) -> str:
+    """As `_snake`, without accents; letters that are none of a to z stay."""
+    plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    words = _apart(unicodedata.normalize("NFKC", plain)).lower()
+    return re.sub(r"[\W_]+", "_", words).strip("_")
 
 
 def _escape(route: str) -> list[str]:

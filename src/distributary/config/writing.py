@@ -132,9 +132,9 @@ class Tables(Model):
     root: Folder = Field(description="Folder of the tables; each table is a folder below it.")
     name: Text = Field(
         default="{route}",
-        description="Table name; must hold {route} once. The rest: a-z, 0-9, _. With rules names are more readable: "
-        "`{route|snake}` (`OrderPlaced` as `order_placed`), `{route|lower}`, `{route|last}` (what follows the last "
-        "dot), or several, `{route|last|snake}`. See docs/routes.md.",
+        description="Table name; must hold {route} once, which is written in words: `acme.OrderPlaced` as "
+        "`acme_order_placed`. The rest: a-z, 0-9, _. Other rules: `{route|lower}`, `{route|last}` (what follows the "
+        "last dot), `{route|snake}`, `{route|exact}`, or several, `{route|last|snake}`. See docs/routes.md.",
     )
     engine: Engine = Field(
         default="auto",

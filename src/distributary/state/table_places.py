@@ -17,7 +17,7 @@ from distributary.config import Pipeline, RouteOverride, StateFolder
 from distributary.config.addresses import absolute
 from distributary.config.places import spelled
 from distributary.errors import TablesMoved
-from distributary.names import pattern_name, rules_of
+from distributary.names import names_of, pattern_name, rules_of, table_name
 from distributary.tables.store import Store, join
 from distributary.tables.table import Table
 
@@ -83,6 +83,8 @@ def _places(config: Pipeline, route: str, written: _Written) -> Iterator[tuple[s
         ):
             if pattern is not None and written.source is not None:
                 yield f"tables.{key}", join(tables.root, name or pattern_name(pattern, *written.source)), now
-    elif own.name is None and not rules_of(tables.name):
+    elif own.name is None and (rules := rules_of(tables.name)) in ((), ("exact",)):
         now = written.merged if tables.keys_of(route) else written.tables
-        yield "tables.name", join(tables.root, tables.table_name(route)), now
+        names = [table_name(route, tables.name)] if rules else names_of(route, tables.name)
+        addresses = [join(tables.root, name) for name in names]
+        yield "tables.name", next((place for place in addresses if spelled(place) in now), addresses[0]), now

@@ -1,6 +1,6 @@
-"""Which table is whose, where names are made readable by rules and two routes can meet in one.
+"""Which table is whose, where names are readable and two routes can meet in one.
 
-A route has the first of these names that is not another's: the readable one; the one without rules, under which it may
+A route has the first of these names that is not another's: the readable one; the name of its own, under which it may
 have a table from before; a name with a digest of the route, which nobody else can have. A table says itself whose it
 is, and whoever makes it first has it, so nothing is written down for this.
 """
@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from distributary.config import Tables
-from distributary.names import digest_name, rules_of, table_name, without_rules
+from distributary.names import names_of, readable_name, rules_of, table_name, without_rules
 from distributary.tables.files import names_in
+from distributary.tables.outage import own_fault
 from distributary.tables.snapshot import Owner
 from distributary.tables.store import Store, join
 from distributary.tables.table import Table
+
+UNREADABLE = Owner("", "")
+"""In place of the owner of a table that cannot be read: its route keeps it, and says so where it is written."""
 
 
 class TableNames:
@@ -22,7 +26,7 @@ class TableNames:
 
     def __init__(self, pipeline: str, tables: Tables, store: Store) -> None:
         self._pipeline, self._tables, self._store = pipeline, tables, store
-        self._by_rules = bool(rules_of(tables.name))
+        self._rules = rules_of(tables.name)
         self._settled: dict[str, str] = {}
 
     def remember(self, written: Mapping[str, str]) -> None:
@@ -34,11 +38,12 @@ class TableNames:
 
     def settle(self, routes: Iterable[str]) -> dict[str, str]:
         """The names of those routes whose table is not called what the pipeline file says. In the order of the routes'
-        names, so that an attempt made anew settles the same. Raises TableFault, OSError."""
+        names, those that are names already first, so that an attempt made anew settles the same. Raises TableFault,
+        OSError, StoreDown."""
         choosing = [route for route in set(routes) if self._has_choice(route)]
-        if new := sorted(route for route in choosing if route not in self._settled):
+        if new := [route for route in choosing if route not in self._settled]:
             folders = frozenset(names_in(self._tables.root, self._store))
-            for route in new:
+            for route in sorted(new, key=lambda route: (not self._is_name(route), route)):
                 self._settled[route] = self._name(route, folders)
         named = {route: self._settled[route] for route in choosing}
         return {route: name for route, name in named.items() if name != self._tables.table_name(route)}
@@ -48,7 +53,7 @@ class TableNames:
         self._settled.pop(route, None)
 
     def _has_choice(self, route: str) -> bool:
-        return self._by_rules or self._own(route) is not None
+        return self._rules != ("exact",) or self._own(route) is not None
 
     def _own(self, route: str) -> str | None:
         """The name that the pipeline file gives this one route."""
@@ -57,22 +62,40 @@ class TableNames:
 
     def _names(self, route: str) -> list[str]:
         """The names that a route can have, the best first."""
-        plain = table_name(route, without_rules(self._tables.name))
-        configured = self._tables.table_name(route)
-        if self._own(route) is not None:
-            return [configured, table_name(route, self._tables.name), plain]
-        return [configured, plain, digest_name(route, self._tables.name)]
+        own = self._own(route)
+        if self._rules == ("exact",):
+            names = [table_name(route, self._tables.name)]
+        else:
+            names = names_of(route, self._tables.name)
+        return names if own is None else [own, *names]
+
+    def _is_name(self, route: str) -> bool:
+        return readable_name(route, self._tables.name) == table_name(route, without_rules(self._tables.name))
 
     def _name(self, route: str, folders: frozenset[str]) -> str:
         names = self._names(route)
-        for name in names:
-            if name in folders and self._is_mine(route, name):
-                return name
+        owners = {name: self._owner(name) for name in names if name in folders}
+        for owner_sought in (Owner(self._pipeline, route), UNREADABLE):
+            if (own_name := next((name for name, owner in owners.items() if owner == owner_sought), None)) is not None:
+                return own_name
         if self._own(route) is not None:
             return names[0]  # if it is another's, that is to be said
-        names_taken = {*folders, *self._settled.values()}
-        return next((name for name in names if name not in names_taken), names[-1])
+        settled = set(self._settled.values())
+        readable, plain = names[0], table_name(route, without_rules(self._tables.name))
+        free = [name for name in (readable, plain) if name not in owners and name not in settled]
+        if self._rules or readable in free:
+            return free[0] if free else names[-1]
+        # That the name of the route's own is a stranger's is to be said; a route of ours only was there first.
+        owner = owners.get(plain)
+        is_ours = plain in settled or (owner is not None and owner.pipeline == self._pipeline)
+        return names[-1] if is_ours else plain
 
-    def _is_mine(self, route: str, name: str) -> bool:
-        table = Table(join(self._tables.root, name), self._store).open()
-        return table is not None and table.owner == Owner(self._pipeline, route)
+    def _owner(self, name: str) -> Owner | None:
+        """Whose the table in a folder is; None where it says nobody's, or is none. Raises StoreDown."""
+        address = join(self._tables.root, name)
+        try:
+            table = Table(address, self._store).open()
+        except BaseException as e:
+            own_fault(e, address)
+            return UNREADABLE
+        return None if table is None else table.owner

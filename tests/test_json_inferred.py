@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from distributary.audit.judge import json_bare as judge
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.schemas import Schemas
-from distributary.schemas.json import bare
-from distributary.schemas.json.inferred import shapes
+from distributary.schemas.json import bare, inferred
+from distributary.schemas.json.decoder import JsonDecoder
+from distributary.schemas.json.inferred import shapes, with_shape
+from distributary.schemas.json.nodes import Tree
 from distributary.schemas.registry.absent import NoRegistry
 from tests.decoder_contract import Lane
 
@@ -137,6 +139,45 @@ def test_a_record_is_the_same_row_whatever_company_it_keeps(records: list[Any], 
     assert read(bodies, columns, len(bodies)) == alone
     order = random.Random(seed).sample(range(len(bodies)), len(bodies))
     assert read([bodies[place] for place in order], columns, 3) == [alone[place] for place in order]
+
+
+@given(_RECORDS, st.sampled_from([{}, {"n": "bigint"}, {"meta.a": "json", "b": "json"}]))
+def test_what_many_records_are_read_by_at_once_says_the_same_as_one_by_one(
+    records: list[Any], columns: Columns
+) -> None:
+    bodies = [json.dumps(record).encode() for record in records]
+    declared = bare.declared_record(tuple(columns.items()))
+    routes, values = pa.array(["go"] * len(bodies)), pa.array(bodies, pa.binary())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inferred, "FIRST", 1)
+        patch.setattr(inferred, "AT_ONCE", 2)
+        at_once = shapes(routes, values, declared).to_pylist()
+    one_by_one = shapes(routes, values, declared).to_pylist()
+    assert [len(shape) > 1 for shape in at_once] == [len(shape) > 1 for shape in one_by_one]
+    for message in {*at_once, *one_by_one} - {"0"}:
+        typed = JsonDecoder(Tree("record", with_shape(declared, message), is_inferred=True))
+        plain = JsonDecoder(Tree("record", with_shape(declared, message), is_inferred=True))
+        plain._typed = plain._whole = None
+        for shapes_of in (at_once, one_by_one):
+            of_shape = [body for body, shape in zip(bodies, shapes_of, strict=True) if shape == message]
+            some = pa.array(of_shape, pa.binary())
+            assert typed.decode(some).rows.to_pylist() == plain.decode(some).rows.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '{"d":7}', '{"d":1e400}', '{"d":"x"}', '{"n":7.0}', '{"n":9223372036854775808}', '{"s":"\\ud800"}',
+        '{"o":{}}', '{"o":{"x":null}}', '{"o":{"x":1,"y":2}}', '{"l":{}}', '{"l":1}', '{"e":[1]}', '{"S":"a"}',
+        '{"n":1,"n":"a"}', "{}", '{"n":null}', "[]", '{"n":1}{}', '{"d":0.1234567890123456789}', '{"l":[01]}',
+    ],
+)  # fmt: skip
+def test_a_record_that_is_not_as_those_before_is_the_row_that_it_is_alone(odd: str) -> None:
+    plain = '{"s":"a","n":1,"d":1.5,"b":true,"l":[1],"o":{"x":1},"e":{}}'
+    bodies = [plain.encode()] * 70 + [odd.encode(), plain.encode()]
+    found = read(bodies, {}, len(bodies))
+    assert found[70:] == [one(odd), one(plain)]
+    assert found[:70] == [one(plain)] * 70
 
 
 @given(_RECORDS)

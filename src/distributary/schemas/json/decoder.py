@@ -34,8 +34,7 @@ from distributary.schemas.json.alone import (
     why,
     words,
 )
-from distributary.schemas.json.fast import FastReader, plain_fields
-from distributary.schemas.json.inferred import kind_of
+from distributary.schemas.json.fast import FastReader, Vouched, plain_fields
 from distributary.schemas.json.nodes import (
     Array,
     Field,
@@ -47,6 +46,8 @@ from distributary.schemas.json.nodes import (
     column_type,
     has_record,
 )
+from distributary.schemas.json.token_kinds import kind_of
+from distributary.schemas.json.typed import typed_reader
 from distributary.schemas.json.values import ABSENT, values
 
 AT_ONCE: Final = 16_384
@@ -64,6 +65,7 @@ class JsonDecoder:
         self._tree, plain = tree, plain_fields(tree)
         self._whole = FastReader(plain, is_strict=True) if plain and plain == tree.record.fields else None
         self._part = FastReader(plain, is_strict=False) if len(plain) > 1 else None
+        self._typed = typed_reader(tree.record) if tree.is_inferred else None
         self._plain = plain
         self._meets_more = False
         """Have records of late had fields that are not declared? It only says which way is the faster one."""
@@ -92,8 +94,8 @@ class JsonDecoder:
         """Some records: by Arrow's reader those for which that one vouches, by their tokens the others."""
         bodies, bad = payloads.to_pylist(), no_text(payloads)
         unread = np.arange(len(bodies))
-        if self._whole is not None and not self._meets_more:
-            for arrays, vouched_places in self._whole.read(bodies, bad):
+        if not self._meets_more:
+            for arrays, vouched_places in self._vouched(bodies, bad):
                 rest = [pa.nulls(len(vouched_places), pa.string())] if self._tree.has_undeclared else []
                 batches.append(pa.RecordBatch.from_arrays([*arrays, *rest], schema=self.columns))
                 places.append(begin + vouched_places)
@@ -108,6 +110,12 @@ class JsonDecoder:
             for place in np.flatnonzero(chunk.bad).tolist():
                 rejected.append(Rejected(begin + int(some[place]), Reason.CORRUPT_PAYLOAD, chunk.why(place)))
         self._meets_more = with_more > len(bodies) // 4
+
+    def _vouched(self, bodies: Sequence[bytes], bad: Any) -> Vouched:
+        """Columns of the records that are as they mostly are, and their places."""
+        if self._typed is not None:
+            return [self._typed.read(bodies, bad | too_deep(bodies))]
+        return [] if self._whole is None else self._whole.read(bodies, bad)
 
 
 class _Part:

@@ -14,18 +14,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from distributary.schemas.header import WHOLE
 from distributary.schemas.json.alone import BOM, UNREADABLE
 from distributary.schemas.json.nodes import Field, Only, Record, Scalar
-from distributary.schemas.json.numbers import as_double, as_integer
+from distributary.schemas.json.token_kinds import number_kind
+from distributary.schemas.json.typed import TypedReader, typed_reader
 
-__all__ = ["kind_of", "shapes", "with_shape"]
+__all__ = ["shapes", "with_shape"]
 
+FIRST: Final = 64
+"""Records of a route that are looked at one by one, for what the others will have."""
+AT_ONCE: Final = 4_096
+"""Records that are looked at together."""
+FEW: Final = 4
+"""Where less than one in so many is as those before, the next ones are looked at one by one."""
 MOST: Final = 1_000
 """Columns that a record, or a shape, may ask for."""
 DEEPEST: Final = 8
@@ -35,36 +44,19 @@ _NAME: Final = re.compile(
     re.I,
 )
 """What may be the name of a column without more ado. Other fields are kept with what is not declared."""
-_SIMPLE: Final = 15
-"""So many characters of a number any bigint holds."""
 _FIRST, _LAST = -(2**63), 2**63 - 1
 
-_TOKENS: Final[dict[bytes, Only | None]] = {
-    b"": None, b"n": None, b'"': "string", b"{": "object", b"[": "json", b"t": "boolean", b"f": "boolean"
-}  # fmt: skip
 _VALUES: Final[dict[type, Only | None]] = {
     str: "string", bool: "boolean", type(None): None, list: "json", float: "double", bytes: "json"
 }  # fmt: skip
-_READ: Final = msgspec.json.Decoder(dict[str, Any], float_hook=lambda token: 0.5 if _number(token) == "double" else b"")
+_READ: Final = msgspec.json.Decoder(
+    dict[str, Any], float_hook=lambda token: 0.5 if number_kind(token) == "double" else b""
+)
 """A record as values, of whose numbers only the kind counts: bytes stand for one that no column of numbers holds."""
 
 Path = tuple[str, ...]
 Leaf = tuple[Path, Only]
 """The path of a field, and the kind of its value."""
-
-
-def kind_of(raw: bytes | msgspec.Raw) -> Only | None:
-    """What a token is; None for `null`, and where there is none."""
-    token = bytes(raw)
-    return _TOKENS[token[:1]] if token[:1] in _TOKENS else _number(token.decode())
-
-
-def _number(token: str) -> Only:
-    """A whole number that is written as one is a bigint, any other a double; `json` where that one does not hold it."""
-    is_whole = not any(sign in token for sign in ".eE")
-    if is_whole and (len(token) <= _SIMPLE or as_integer(token) is not None):
-        return "bigint"
-    return "json" if is_whole or as_double(token) is None else "double"
 
 
 # -- the shapes of records ------------------------------------------------------------------------------------
@@ -76,12 +68,15 @@ def shapes(route: pa.StringArray, bodies: pa.BinaryArray, declared: Record) -> p
     Records that differ in the spelling of a name only do not share one: evolution brings both into one column.
     """
     declared_shapes = _Declared(declared)
-    by_route: dict[str, _Shapes] = {}
-    shape_places = []
-    for name, body in zip(route.to_pylist(), bodies.to_pylist(), strict=True):
-        of_route = by_route.get(name) or by_route.setdefault(name, _Shapes(declared_shapes))
-        shape_places.append((of_route, of_route.place(body)))
-    return pa.array([of_route.text(place) for of_route, place in shape_places], pa.string())
+    encoded, all_bodies = route.dictionary_encode("encode"), bodies.to_pylist()
+    codes = np.asarray(encoded.indices)
+    texts: list[str] = [WHOLE] * len(all_bodies)
+    for code in range(len(encoded.dictionary)):
+        of_route, places = _Shapes(declared_shapes), np.flatnonzero(codes == code).tolist()
+        shape_places = of_route.places([all_bodies[place] for place in places])
+        for place, shape_place in zip(places, shape_places, strict=True):
+            texts[place] = of_route.text(shape_place)
+    return pa.array(texts, pa.string())
 
 
 class _Declared:
@@ -93,6 +88,7 @@ class _Declared:
             field.name: _Declared(field.node) if isinstance(field.node, Record) else None for field in fields
         }
         self.folded = frozenset(name.lower() for name in self.inside)
+        self.is_flat = not any(self.inside.values())
 
 
 _NOTHING: Final = _Declared(None)
@@ -108,6 +104,31 @@ class _Shapes:
         """What each asks for; and of each path, by its small letters, how it is spelled (None: an object without any
         value is there, where there is no struct then)."""
         self._texts: dict[int, str] = {-1: WHOLE}
+        self._size = 0
+        self._reader: TypedReader | None = None
+        """Columns of the first shape, and what reads records that ask for no others."""
+
+    def places(self, bodies: Sequence[bytes]) -> list[int]:
+        """As `place`, of many. Once some have been looked at, most are found to ask for what these have asked for."""
+        places = [self.place(body) for body in bodies[:FIRST]]
+        is_use = True
+        for begin in range(FIRST, len(bodies), AT_ONCE):
+            some = bodies[begin : begin + AT_ONCE]
+            reader = self._first_reader() if is_use else None
+            fits = [False] * len(some) if reader is None else reader.fits(some).tolist()
+            places += [0 if fit else self.place(body) for body, fit in zip(some, fits, strict=True)]
+            is_use = not is_use or sum(fits) > len(some) // FEW
+        return places
+
+    def _first_reader(self) -> TypedReader | None:
+        """What vouches for records of the first shape, as that is now."""
+        if not self._open or not self._declared.is_flat:
+            return None
+        leaves, _ = self._open[0]
+        if len(leaves) > self._size:
+            self._size = len(leaves)
+            self._reader = _reader_of(_shape_text(leaves), tuple(self._declared.inside))
+        return self._reader
 
     def place(self, body: bytes) -> int:
         """The number of a record's shape; -1 for none: it asks for nothing, for too much, or cannot be read."""
@@ -140,8 +161,17 @@ class _Shapes:
 
     def text(self, place: int) -> str:
         if place not in self._texts:
-            self._texts[place] = json.dumps([[*path, kind] for path, kind in sorted(self._open[place][0])])
+            self._texts[place] = _shape_text(self._open[place][0])
         return self._texts[place]
+
+
+def _shape_text(leaves: Iterable[Leaf]) -> str:
+    return json.dumps([[*path, kind] for path, kind in sorted(leaves)])
+
+
+@lru_cache(64)
+def _reader_of(shape: str, ignored: tuple[str, ...]) -> TypedReader | None:
+    return typed_reader(with_shape(Record(), shape), ignored)
 
 
 def _spelled(leaves: Iterable[Leaf]) -> dict[Path, Path | None]:

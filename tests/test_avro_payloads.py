@@ -184,6 +184,26 @@ def test_times_and_decimals_that_no_column_holds_are_rejected_or_null() -> None:
     assert [one.position for one in split.rejected] == [1]
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": -2},
+        {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3},
+        {"type": "bytes", "logicalType": "decimal", "precision": "4", "scale": "2"},
+        {"type": "bytes", "logicalType": "decimal", "scale": 2},
+        {"type": "fixed", "name": "f", "size": 2, "logicalType": "decimal", "precision": 5},
+    ],
+)
+def test_a_decimal_that_cannot_be_one_is_its_bytes(kind: dict[str, Any]) -> None:
+    """By the specification, and by Java's library, an invalid logical type is ignored; registries take such schemas."""
+    schema = of_field(kind)
+    body = b"\x04\xd2" if kind["type"] == "fixed" else text(b"\x04\xd2")
+    assert values(decode(schema, body)) == [b"\x04\xd2"]
+    said = judge.reader(schema, (0,))(body)
+    (name,) = decode(schema, body).rows.schema.names
+    assert said.differs({name: b"\x04\xd2"}) is None and said.differs({name: b"\x04\xd3"}) == name
+
+
 def test_a_bad_item_of_a_list_rejects_its_own_record_only() -> None:
     days = of_field({"type": "array", "items": {"type": "int", "logicalType": "date"}})
     good, bad = long(1) + long(1) + b"\0", long(2) + long(1) + long(2**31 - 1) + b"\0"

@@ -126,6 +126,7 @@ def test_a_history_says_in_avro_what_it_says_in_json(kind: Kind, form: Form) -> 
         ("bytes", "Af8="),
         (decimal(12, 3), base64_of(-1500)),
         (named("bytes", f"{_C}Decimal", scale="2"), base64_of(1234)),
+        (named("bytes", f"{_C}Decimal", scale="-2"), base64_of(1234)),
         (decimal(60, 5), base64_of(10**45)),
         (named("int32", f"{_T}Date"), 19_756),
         (named("int32", f"{_C}Date"), 19_756),

@@ -1,7 +1,10 @@
 """A registered Avro schema as the tree that the readers walk, and as fastavro takes it.
 
-Both are made of what fastavro parses, so names are full and checked. Three things are written anew, none of which
+Both are made of what fastavro parses, so names are full and checked. Four things are written anew, none of which
 changes a byte of a record:
+
+- a decimal that cannot be one (a scale below 0, or above its precision) is its bytes: by the specification a logical
+  type that is not valid is ignored, as Java's library and so registries do, and fastavro refuses the schema for it;
 
 - what is not a record at the top is a record with one field, `value`;
 - the branches of a union of several types are records with one field each, named for the type: a reader then says
@@ -56,7 +59,7 @@ def tree_of(texts: Sequence[str], subject: str) -> Tree:
         for text in texts:
             schema = json.loads(text) if text.lstrip()[:1] in ("{", "[", '"') else text.strip()
             _check_depth(schema)
-            parsed = fastavro.parse_schema(schema, named_schemas=named, expand=False)
+            parsed = fastavro.parse_schema(_without_invalid(schema), named_schemas=named, expand=False)
         builder = _Builder(named)
         node = builder.node(parsed, (), 0)
         name = node.name if isinstance(node, Record) else VALUE
@@ -67,6 +70,24 @@ def tree_of(texts: Sequence[str], subject: str) -> Tree:
     except Exception as error:  # fastavro lets its own and Python's errors through
         raise SchemaBroken(what=subject, detail=f"it is no Avro schema: {type(error).__name__}: {error}") from error
     return Tree(name, record, reader, builder.has_cycle)
+
+
+def _without_invalid(schema: Any) -> Any:
+    """The schema without decimals that cannot be."""
+    if isinstance(schema, list):
+        return [_without_invalid(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("logicalType") == "decimal" and not _is_decimal(schema):
+        schema = {name: value for name, value in schema.items() if name != "logicalType"}
+    return {name: _without_invalid(value) for name, value in schema.items()}
+
+
+def _is_decimal(schema: dict[str, Any]) -> bool:
+    precision, scale, size = schema.get("precision"), schema.get("scale", 0), schema.get("size")
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision == 0:
+        return False
+    return type(size) is not int or 10**precision <= 2 ** (8 * size - 1)
 
 
 def _check_depth(schema: Any) -> None:

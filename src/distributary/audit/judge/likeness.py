@@ -18,7 +18,7 @@ from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any
 
-from distributary.audit.judge.plain_values import DAY_US, Clock, Day, Moment, nothing
+from distributary.audit.judge.plain_values import DAY_US, Clock, Day, Moment, Single, nothing
 
 _EPOCH = datetime(1970, 1, 1)
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_800_000_000
@@ -151,7 +151,7 @@ def _same_text(value: Any, text: str) -> bool:
         micros = value if isinstance(value, Moment) else value * DAY_US
         return moment(text) == micros or text.lstrip("-") == "infinity"
     if isinstance(value, int | float | Decimal):
-        return _same_number(text, value) or (isinstance(value, int) and clock(text) == value)
+        return _same_number(value, text) or (isinstance(value, int) and clock(text) == value)
     if isinstance(value, Mapping):
         if isinstance(value.get("value"), str) and value["value"] == text:
             return True  # a varchar of 2020
@@ -202,9 +202,25 @@ def _same_number(value: Any, cell: Any) -> bool:
     if left is None or right is None or _is_rounded(left, right):
         return False
     if isinstance(left, float) or isinstance(right, float):
+        is_single = _may_be_single(left, right)
         left, right = float(left), float(right)
-        return left == right or (left != left and right != right) or _float32(left) == _float32(right)
+        if left == right or (left != left and right != right):
+            return True
+        return is_single and _float32(left) == _float32(right)
     return left == right
+
+
+def _may_be_single(value: int | float | Decimal, cell: int | float | Decimal) -> bool:
+    """Is one of them of 32 bits? Of a number out of a file that is not always known, and its digits may be kept as text
+    or decimal: it may be one if 32 bits hold it."""
+    if isinstance(value, Single) or isinstance(cell, Single):
+        return True
+    return (
+        isinstance(value, float)
+        and isinstance(cell, Decimal)
+        and _float32(value) is not None
+        and (struct.unpack("f", struct.pack("f", value))[0] == value)
+    )
 
 
 def _is_rounded(number: int | float | Decimal, stored: int | float | Decimal) -> bool:

@@ -28,6 +28,10 @@ class Clock(int):
     """Microseconds of a time of day or an interval."""
 
 
+class Single(float):
+    """A number of a column or file of 32-bit floats."""
+
+
 # -- what a table or a Parquet file holds ------------------------------------------------------------------------
 
 
@@ -47,6 +51,8 @@ def plain(array: Any) -> list[Any]:
         return [None if v is None else Clock(_micros(v, kind.unit)) for v in numbers.to_pylist()]
     if pa.types.is_duration(kind):
         return [None if v is None else Clock(_micros(v, kind.unit)) for v in array.cast(pa.int64()).to_pylist()]
+    if pa.types.is_float32(kind):
+        return [None if v is None else Single(v) for v in array.to_pylist()]
     if pa.types.is_dictionary(kind):
         return plain(array.dictionary_decode())
     if pa.types.is_struct(kind):

@@ -220,6 +220,16 @@ def test_rows_of_others_do_not_count(lake: Path) -> None:
     assert (found(said, "ann_game").rows_written, found(said, "ann_game").rows_foreign) == (10, 11)
 
 
+def test_a_table_of_another_pipeline_is_named_with_its_owner_and_its_rows_are_nobody_s_surplus(made: Lake) -> None:
+    other = Lake(Path(made.config.tables.root), "poker")
+    other.begin()
+    other.batch(0, {}, parked={"ann_game": 5})
+    said = verify(other.config)
+    assert (said.rows_in, said.rows_quarantined, said.rows_lost, said.rows_duplicated) == (5, 5, 0, 0)
+    (problem,) = said.problems
+    assert "belongs to pipeline games, route 'ann_game'" in problem and not said.ok
+
+
 def test_without_origin_rows_are_counted_by_number(lake: Path) -> None:
     made = Lake(lake, tables={"origin": False})
     made.batch(0, {"ann_game": {1: 10}})

@@ -276,6 +276,10 @@ def _count(config: Pipeline, opened: _Open, entry: Entry) -> tuple[Count, list[s
         if table is None:
             return Count(), ["the table is not there"] if entry.rows_written else []
         shared, route = config.shared_table is not None, str(entry.route)
+        ours = Owner(config.pipeline, "" if shared else route)
+        if table.owner is not None and table.owner != ours:
+            whose = f"pipeline {shown(table.owner.pipeline)}, route {shown(table.owner.route)!r}"
+            return Count(), [f"the table belongs to {whose}: its rows are not this route's, whose rows are kept aside"]
         if entry.merged == entry.table:
             # It holds the newest rows of each key: `judge.upserts` says whether they are right.
             return Count(entry.rows_written), []
@@ -284,7 +288,7 @@ def _count(config: Pipeline, opened: _Open, entry: Entry) -> tuple[Count, list[s
         count = count_rows(
             table.newest,
             table.settled,
-            plain_is_ours=table.owner == Owner(config.pipeline, "" if shared else route),
+            plain_is_ours=table.owner == ours,
             by_offset=config.source.has_offsets,
         )
         if entry.merged is not None:

@@ -253,6 +253,19 @@ def test_columns_that_somebody_changes_meanwhile_are_met(lake: Path) -> None:
     ]
 
 
+def test_rows_that_lack_what_a_table_has_come_to_ask_for_are_set_aside(lake: Path) -> None:
+    found = options(lake)
+    batch(lake, TWO)
+    rows = pa.table({"game": ["go"], "n": pa.array([7], pa.int64()), "note": ["x"]})
+    taken = RouteRows(found).take(rows.to_batches(), "query", 1, "0")
+    asked = pa.schema([pa.field("game", pa.string()), pa.field("n", pa.int64()), pa.field("must", pa.string(), False)])
+    other = pa.table({"game": ["go"], "n": [9], "must": ["is"]}, schema=asked)
+    write_deltalake(lake / "go", other, mode="overwrite", schema_mode="overwrite")
+    BatchEnding(found, Txn("query", 1)).commit([taken])
+    assert held(lake, "go", "n", "must") == [(9, "is")]
+    assert aside(lake) == [("go", "TABLE_PARKED", {"game": "go", "n": 7, "note": "x"})]
+
+
 def test_new_tables_beyond_the_limit_are_set_aside(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = options(lake)
     few = found.tables.model_copy(update={"max_new_tables": 1})

@@ -29,9 +29,9 @@ from distributary.errors.border import TableFault
 from distributary.sink.by_routes import rejected
 from distributary.sink.sink_options import SinkOptions
 from distributary.sink.written import RouteFiles, WrittenFiles, discard, joined
-from distributary.tables.conform import conform
+from distributary.tables.conform import by_cause, conform
 from distributary.tables.datafile import DataFile
-from distributary.tables.evolve import Policy
+from distributary.tables.evolve import Policy, Slot
 from distributary.tables.faults import CommitConflict, writing
 from distributary.tables.put_once import put_once, read
 from distributary.tables.quarantine import commit_quarantine, write_rejected
@@ -234,15 +234,15 @@ class BatchEnding:
     def _refitted(self, route: str, parts: list[RouteFiles]) -> None:
         """The rows of files that do not go with the table's columns, or with each other, in those that it has now.
 
-        Nothing is set aside here, for it is written down how many rows come in: a value that no column can hold gets a
-        second column.
+        No single row is set aside here, for it is written down how many come in: a value that no column can hold gets a
+        second column. Raises ValueError: a row lacks what the table asks for.
         """
         target, txn = self.options.target(route), self.txn
         table, rows = target.open(), [self._read(file_rows) for file_rows in parts]
         policy = Policy(type_change="new_column")
         evolution = evolve_table(table, columns_of(table), [file_rows.schema for file_rows in rows], policy)
         fitted = [
-            pa.table(conform(batch, slots, evolution.schema).columns, schema=evolution.schema)
+            _fitted(batch, slots, evolution.schema)
             for file_rows, slots in zip(rows, evolution.slots, strict=True)
             for batch in file_rows.to_batches()
         ]
@@ -252,6 +252,16 @@ class BatchEnding:
             return
         file = target.write(pa.concat_tables(fitted))
         commit_files(target, [file], count, evolution.schema, txn, ReplayCheck(txn.version))
+
+
+def _fitted(rows: pa.RecordBatch, slots: Sequence[Slot], schema: pa.Schema) -> pa.Table:
+    """Raises ValueError."""
+    conformed = conform(rows, slots, schema)
+    for (reason, column), positions in by_cause(conformed.rejected).items():
+        raise ValueError(
+            f"{len(positions)} rows do not go with the column {column!r} of the table as it is by now: {reason.value}"
+        )
+    return pa.table(conformed.columns, schema=schema)
 
 
 def _check_rows(uri: str, planned: Sequence[RouteFiles | DataFile], own: Sequence[RouteFiles | DataFile]) -> None:

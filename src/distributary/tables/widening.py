@@ -64,7 +64,9 @@ def settled(table: Snapshot | None, schema: pa.Schema | None) -> Evolution:
     assert schema is not None
     evolution = evolve(columns_of(table), [schema], Policy())
     kinds = {field.name: field.type for field in evolution.schema}
-    if any(kinds.get(field.name) != field.type for field in schema):
+    # What the files lack is null in their rows.
+    lacks = any(not field.nullable and field.name not in schema.names for field in evolution.schema)
+    if lacks or any(kinds.get(field.name) != field.type for field in schema):
         raise CommitConflict("the table has got other columns than those that were decided upon")
     return evolution
 

@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from distributary.audit.judge import payloads
 from distributary.audit.judge.payloads import judge_payloads
 from distributary.audit.verify import verify
 from distributary.config import RegistryConfig
+from distributary.engine.messages.envelopes import Envelopes
+from distributary.engine.schemas import schemas_of
+from distributary.running.bronze.bronze_table import schema_of
+from distributary.running.bronze.unwrap import EnvelopeQuestions, unwrap_task
 from distributary.schemas import header
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.registry import open_registry
+from distributary.tables.store import Store
 from tests.scenarios import message
-from tests.sparkless_messages import Players
+from tests.sparkless_messages import SOURCE, Players
 from tests.test_audit_upserts import Topic, verified
 
 PROTO = 'syntax = "proto3"; message key { int64 id = 1; string region = 2; }'
@@ -138,3 +144,51 @@ def test_a_text_is_a_column_of_a_plain_table_too(lake: Path) -> None:
     players.take(0, sent)
     rows = DeltaTable(players.table).to_pyarrow_table().to_pylist()
     assert sorted((row["id"] or 0, row["level"]) for row in rows) == [(0, 1), (7, 1)]
+
+
+def by_way_of_bronze(players: Keyed, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What bronze holds of records, by the task of hop 1."""
+    store = Store()
+    reader, schema = Envelopes(players.config, schemas_of(players.config)).begin(), schema_of(players.config)
+    source = pa.RecordBatch.from_pylist(records, schema=SOURCE)
+    asked = EnvelopeQuestions(str(players.root / "asked"), store)
+    return [row for rows in unwrap_task(iter([source]), reader, schema, asked) for row in rows.to_pylist()]
+
+
+@pytest.mark.parametrize("keys", [[], ["id", "region"]])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_key_that_is_a_record_comes_by_way_of_bronze_too(lake: Path, format: str, keys: list[str]) -> None:
+    players = Keyed(lake, format, keys, layout="two_hop")
+    first, second = players.key(7, "eu"), players.key(8, "us")
+    sent = [
+        players.sends(first, {"level": 1}),
+        players.sends(second, {"level": 2}),
+        players.sends(first, None),
+        players.sends(b"no key", {"level": 4}),
+        players.sends(second, {"level": 3}),
+    ]
+    schema = schema_of(players.config)
+    players.take(0, by_way_of_bronze(players, sent), schema=schema)
+    living = [row for row in players.rows() if not row.get("_deleted")]
+    assert [(row["id"], row["level"]) for row in living] == ([(8, 3)] if keys else [(7, 1), (8, 2), (8, 3)])
+    assert players.aside() == [("CORRUPT_KEY", "open")]
+    players.replay()
+    assert players.aside() == [("CORRUPT_KEY", "open")]
+
+
+def test_the_judge_reads_keys_out_of_bronze(lake: Path) -> None:
+    players = Keyed(lake, "json", [], layout="two_hop")
+    rows = by_way_of_bronze(players, [players.sends(players.key(7, "eu"), {"level": 1})])
+    schema = schema_of(players.config)
+    write_deltalake(players.config.bronze_path, pa.Table.from_pylist(rows, schema=schema))
+    players.take(0, rows, schema=schema)
+    assert judge_payloads(players.config, verify(players.config), deep=True).problems == ()
+    DeltaTable(players.table).update(new_values={"region": "'us'"})
+    assert not judge_payloads(players.config, verify(players.config), deep=True).ok
+
+
+def test_bronze_has_a_column_of_keys_only_where_the_pipeline_file_asks_for_them(lake: Path) -> None:
+    with_keys = Keyed(lake / "a", "json", [], layout="two_hop").config
+    without = Players(lake / "b", {}, payload=JSON, tables={"keys": []}, layout="two_hop").config
+    assert "record_key" in schema_of(with_keys).names
+    assert "record_key" not in schema_of(without).names

@@ -98,7 +98,6 @@ def _check_record_key(config: Pipeline) -> None:
     if config.is_declarative:
         raise fault("source.key", "not allowed with layout declarative, which reads no keys; give layout fanout")
     if not tables.has_keys:
-        _check_kept(config)
         return
     names = record_key.names
     if wrong := [key for key, keys in tables.each("keys").items() if keys and sorted(keys) != sorted(names)]:
@@ -106,15 +105,9 @@ def _check_record_key(config: Pipeline) -> None:
     if not config.envelope.route.of_record or config.envelope.format != "none":
         detail = "a record without a value has no message that could say its route: give envelope none, and a route "
         raise fault("source.key", f"{detail}by topic, header or constant")
-    _check_kept(config)
     if config.envelope.route.place == "key":
         raise fault("source.key", "the record's key says the route already, so it tells no rows apart")
     for key, column in tables.each("newest_by").items():
         if column is not None and not column.startswith("_origin."):
             detail = f"a record without a value, which deletes its row, has no {column!r}"
             raise fault(key, f"{detail}: allowed with source.key is _origin.timestamp, or nothing")
-
-
-def _check_kept(config: Pipeline) -> None:
-    if config.bronze_table is not None:
-        raise fault("source.key", "not allowed with layout two_hop: bronze keeps no keys; give layout fanout")

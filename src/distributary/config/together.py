@@ -177,7 +177,8 @@ def _check_layout(config: Pipeline) -> None:
     if config.bronze_table is not None:
         names = config.envelope.columns
         for key, name in zip(("route", "schema_id", "payload"), names, strict=True):
-            if name.lower() in Bronze.COLUMNS or len({n.lower() for n in names}) < len(names):
+            reserved = (*Bronze.COLUMNS, *(["record_key"] if config.source.record_key is not None else ()))
+            if name.lower() in reserved or len({n.lower() for n in names}) < len(names):
                 raise fault(f"envelope.{key}", f"bronze has a column {name!r} of its own; give the envelope others")
     if config.shared_table is not None:
         for key, engine in config.tables.each("engine").items():

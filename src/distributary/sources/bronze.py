@@ -14,7 +14,7 @@ from distributary.config import DeltaSource, Pipeline
 from distributary.errors import SourceMissing
 from distributary.names import quoted
 from distributary.shares import Share
-from distributary.sources.bronze_rows import KEY, REJECTED, UNROUTED
+from distributary.sources.bronze_rows import KEY, RECORD_KEY, REJECTED, UNROUTED
 from distributary.sources.delta import NO_TABLE, ORIGIN_COLUMNS, reader_options
 from distributary.sources.delta_source import TableId, newest_of_table, seen_table, table_lag
 from distributary.sources.port import AnswerCache, Position, Sight, Source, SourceLag
@@ -95,8 +95,9 @@ def bronze_rows(spark: SparkSession, config: Pipeline, key: str, read: AlreadyRe
 
 
 def _columns(config: Pipeline, rows: DataFrame) -> DataFrame:
-    names = [*config.envelope.columns, *ORIGIN_COLUMNS, REJECTED]
-    return rows.select(*(quoted(name) for name in [*names, "headers"] if name in rows.columns))
+    names = [*config.envelope.columns, *ORIGIN_COLUMNS, REJECTED, "headers"]
+    names += [RECORD_KEY] if config.source.record_key is not None else []
+    return rows.select(*(quoted(name) for name in names if name in rows.columns))
 
 
 def wanted(config: Pipeline) -> str | None:

@@ -30,6 +30,10 @@ UNROUTED = "_unrouted"
 """The partition of rows without a route."""
 
 RECEIVED, REJECTED = "received_at", "rejected"
+RECORD_KEY = "record_key"
+"""The record's key, where the pipeline file asks for it (`source.key`)."""
+_KEY_BESIDE = "key"
+"""The same column beside a record's origin."""
 REJECTED_TYPE = pa.struct(
     [("reason", pa.string()), ("detail", pa.string()), ("level", pa.string()), ("value", pa.binary())]
 )
@@ -44,8 +48,8 @@ class RowsWithoutRoute(Protocol):
     def tombstones(self, route: str | None, rows: int) -> None: ...
 
 
-def bronze_schema(envelope: Sequence[str], *, headers: bool) -> pa.Schema:
-    """`envelope`: the names of route, schema id and payload."""
+def bronze_schema(envelope: Sequence[str], *, headers: bool, keys: bool = False) -> pa.Schema:
+    """`envelope`: the names of route, schema id and payload. `keys`: the records' are kept too."""
     route, schema_id, payload = envelope
     return pa.schema(
         [
@@ -54,6 +58,7 @@ def bronze_schema(envelope: Sequence[str], *, headers: bool) -> pa.Schema:
             (schema_id, pa.int32()),
             (payload, pa.binary()),
             *(f for f in ORIGIN_FIELDS if headers or f.name != "headers"),
+            *([(RECORD_KEY, pa.binary())] if keys else ()),
             (REJECTED, REJECTED_TYPE),
             (KEY, pa.string()),
         ]
@@ -128,6 +133,8 @@ def _batch(schema: pa.Schema, origin: pa.Table, record_columns: dict[str, pa.Arr
         KEY: key,
         RECEIVED: pa.repeat(pa.scalar(int(time.time() * 1e6), pa.timestamp("us", "UTC")), rows),
     }
+    if _KEY_BESIDE in origin.column_names:
+        all_columns[RECORD_KEY] = _one(origin.column(_KEY_BESIDE))
     columns = [
         all_columns[f.name]
         if f.name in all_columns

@@ -120,6 +120,7 @@ class BronzeRecords:
     def __init__(self, config: Pipeline, store: Store) -> None:
         self._table = Table(config.bronze_path, store).open()
         self._columns = config.envelope.columns
+        self._has_keys = config.source.record_key is not None
 
     def close(self) -> None:
         self._table = None
@@ -131,13 +132,18 @@ class BronzeRecords:
         offsets = pa.array(sorted({p.offset for p in asked_places}), pa.int64())
         column, *names = self._columns
         route_is: Any = pc.field(column) == route
-        rows = self._table.dataset().to_table(
-            columns=["topic", "partition", "offset", *names], filter=route_is & pc.field("offset").isin(offsets)
+        dataset = self._table.dataset()
+        # Before the pipeline file asked for keys, bronze kept none.
+        key = ["record_key"] if self._has_keys and "record_key" in dataset.schema.names else []
+        rows = dataset.to_table(
+            columns=["topic", "partition", "offset", *names, *key], filter=route_is & pc.field("offset").isin(offsets)
         )
         records = {}
-        for topic, partition, offset, schema_id, payload in zip(*(c.to_pylist() for c in rows.columns), strict=True):
+        columns = (column.to_pylist() for column in rows.columns)
+        for topic, partition, offset, schema_id, payload, *keys in zip(*columns, strict=True):
             if payload is not None and Place(topic, partition, offset) in asked_places:
-                records[Place(topic, partition, offset)] = Record(payload, schema_id, whole=False)
+                record = Record(payload, schema_id, whole=False, key=keys[0] if keys else None)
+                records[Place(topic, partition, offset)] = record
         return records
 
 

@@ -47,7 +47,8 @@ def first_hop(config: Pipeline) -> Pipeline:
 
 def schema_of(config: Pipeline) -> pa.Schema:
     """Bronze's columns, as this pipeline writes them."""
-    return bronze_schema(config.envelope.columns, headers=config.source.with_headers)
+    source = config.source
+    return bronze_schema(config.envelope.columns, headers=source.with_headers, keys=source.record_key is not None)
 
 
 def open_bronze(config: Pipeline, store: Store) -> Snapshot | None:

@@ -117,7 +117,7 @@ def _unwrap(window: pa.Table, reader: EnvelopeReader, rows: _Rows) -> None:
         rows.take(route, wrapped_id, payload, origin, reader, rows)
         return
     value = one_array(window.column("value"))
-    if value.null_count:
+    if value.null_count and reader.deletes is None:
         rows.found.append(tombstones(origin.filter(pc.is_null(value)), rows.schema))
         has_value = pc.is_valid(value)
         value, origin = value.filter(has_value), origin.filter(has_value)

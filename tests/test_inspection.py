@@ -186,6 +186,11 @@ def test_a_message_of_maxwell_is_known(tmp_path: Path) -> None:
     assert Topic(tmp_path, [value]).inspect().proposal[0].startswith("envelope: maxwell")
 
 
+def test_a_message_of_openlogreplicator_is_known(tmp_path: Path) -> None:
+    value = b'{"scn":1,"c_scn":1,"c_idx":0,"xid":"x","payload":[{"op":"c","schema":{"table":"A"},"after":{"ID":1}}]}'
+    assert Topic(tmp_path, [value]).inspect().proposal[0].startswith("envelope: openlogreplicator")
+
+
 def test_an_empty_source_has_no_records_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
     assert Topic(tmp_path, []).inspect().records == ()
     gone = Topic(tmp_path / "other", [])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from distributary.audit.judge.histories import judge_histories
 from distributary.changes.debezium.heads import Message, Record
 from distributary.changes.maxwell import KEY_CHANGED, as_debezium, routes_of
 from tests.test_debezium_topics import Shop, judged
@@ -64,7 +65,6 @@ def test_what_is_no_row_is_passed_over_and_what_cannot_be_one_is_set_aside(tmp_p
             Message(Record("srv.maxwell", 0, 0), None, json.dumps(ddl).encode()),
             sent("bootstrap-start", 1),
             sent("insert", 2, 100, id=1, name="a"),
-            sent("update", 3, 200, old={"id": 1}, id=5, name="a"),
             sent("insert", 4, id=6, name="no position"),
             sent("archive", 5, 300, id=7, name="unknown"),
             Message(Record("srv.maxwell", 0, 6), None, b'{"a":1}'),
@@ -73,8 +73,41 @@ def test_what_is_no_row_is_passed_over_and_what_cannot_be_one_is_set_aside(tmp_p
     )
     assert living(shop) == [(1, "a")]
     assert [reason for reason, _ in shop.quarantined()] == [
-        "BAD_POSITION", "CORRUPT_ENVELOPE", "CORRUPT_ENVELOPE", "UNKNOWN_CHANGE_TYPE", "UNKNOWN_CHANGE_TYPE"
+        "BAD_POSITION", "CORRUPT_ENVELOPE", "CORRUPT_ENVELOPE", "UNKNOWN_CHANGE_TYPE"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("keys", [NAMED_BY_KEY, NAMED_BY_MESSAGE, "the pipeline file does"])
+def test_an_update_of_the_key_ends_the_old_row_and_begins_a_new_one(tmp_path: Path, keys: str) -> None:
+    messages = [
+        sent("insert", 0, 100, keys=keys, id=1, name="a"),
+        sent("insert", 1, 150, keys=keys, id=2, name="b"),
+        sent("update", 2, 200, keys=keys, old={"id": 1}, id=5, name="a"),
+        sent("update", 3, 300, keys=keys, old={"id": 2, "name": "b"}, id=1, name="c"),
+        sent("update", 4, 400, keys=keys, old={"id": 1}, id=1, name="d"),
+    ]
+    tables = {"routes": {"shop.orders": {"keys": ["id"]}}, "history": "{database}_{table}_history"}
+    for way, order in enumerate((messages, messages[::-1], messages[2:] + messages[:2])):
+        shop = Shop(tmp_path / str(way), tables, format="maxwell")
+        reports = [shop.take([message]) for message in order]
+        assert living(shop) == [(1, "d"), (5, "a")]
+        log = [(row["id"], row["datastream_metadata"]["change_type"]) for row in shop.rows("shop_orders_log")]
+        assert len(log) == sum(report.rows_in for report in reports) == len(messages) + 2
+        assert {(1, "UPDATE-DELETE"), (5, "UPDATE-INSERT"), (2, "UPDATE-DELETE"), (1, "UPDATE-INSERT")} <= set(log)
+        assert shop.quarantined() == []
+        found = judged(shop, messages)
+        assert (found.ok, found.problems, found.notes) == (True, (), ())
+        histories = judge_histories(shop.config, found)
+        assert histories.ok, histories.problems
+        assert len([row for row in shop.rows("shop_orders_history") if row["is_current"]]) == 2
+
+
+def test_the_judge_finds_a_row_that_outlived_the_change_of_its_key(tmp_path: Path) -> None:
+    insert, update = sent("insert", 0, 100, id=1, name="a"), sent("update", 1, 200, old={"id": 1}, id=5, name="a")
+    shop = Shop(tmp_path, format="maxwell")
+    shop.take([insert, update])
+    assert not judged(shop, [insert, sent("update", 1, 200, old={"id": 7}, id=5, name="a")]).ok
+    assert not judged(shop, [insert, sent("update", 1, 200, old={"name": "a"}, id=5, name="a")]).ok
 
 
 def test_without_positions_the_order_of_the_topic_is_that_of_the_changes(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from distributary.sources.registered import origin_of
 READ_SEC = 10.0
 """CPU time that one record may take."""
 MAXWELL = frozenset({"database", "table", "type", "ts"})
+OPENLOGREPLICATOR = frozenset({"c_scn", "e_scn"})
 DEBEZIUM = frozenset({"op", "source.connector"})
 """Fields of every change that Debezium sends."""
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
@@ -238,6 +239,11 @@ def _for_json(records: Sequence[Inspected]) -> list[str]:
     paths = {path for inspected in records for path in inspected.record.fields}
     if paths >= DEBEZIUM or {f"payload.{path}" for path in DEBEZIUM} <= paths:
         return ["envelope: debezium  # a log and a merged table for each source table", "payload: {format: json}"]
+    if "payload" in paths and paths & OPENLOGREPLICATOR:
+        return [
+            "envelope: openlogreplicator  # a log and a merged table for each source table",
+            "payload: {format: json}",
+        ]
     if paths >= MAXWELL and any(path.startswith("data.") for path in paths):
         return ["envelope: maxwell  # a log and a merged table for each source table", "payload: {format: json}"]
     fields = [

@@ -11,26 +11,31 @@
 | `ts`, in seconds | `source.ts_ms` |
 | `primary_key_columns` (`output_primary_key_columns`), else the `pk.` fields of the record's key | the record's key |
 
-DDL, and the begin and the end of a bootstrap, say nothing of a row.
+DDL, and the begin and the end of a bootstrap, say nothing of a row. An update of the row's key is two changes in one
+message; where records are cut it becomes two messages (`divided`), which say `update-delete` and `update-insert`.
 
 Source: Maxwell's documentation, "Data format", "Reference" (output options) and "Producers" (keys of Kafka's records).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from distributary.changes.debezium.heads import Message
+from distributary.changes.debezium.heads import NEW_KEY, OLD_KEY, Message
 from distributary.changes.debezium.message_fields import UNDECODABLE
 from distributary.changes.debezium.source_table import Routes
 from distributary.changes.model import Kind, SourceTable
 
-OPS: Final = {"insert": "c", "update": "u", "delete": "d", "bootstrap-insert": "r"}
+OPS: Final = {
+    "insert": "c", "update": "u", "delete": "d", "bootstrap-insert": "r", "update-delete": "d", "update-insert": "c"
+}  # fmt: skip
 KEY_CHANGED: Final = "an update of the row's key"
-"""In place of an op: it is a delete and an insert, of which the message is one only."""
+"""In place of an op, where such a message was not divided: it was set aside by an earlier version."""
+_MOVED: Final = {"update-delete": NEW_KEY, "update-insert": OLD_KEY}
+"""What Debezium adds to the headers of such a half."""
 _NOTICES: Final = ("bootstrap-start", "bootstrap-complete", "heartbeat")
 _DDL: Final = ("table-", "database-")
 _PK: Final = "pk."
@@ -78,6 +83,46 @@ def routes_of(bodies: Iterable[bytes]) -> Routes:
     return routes_found
 
 
+def divided(
+    routes: Sequence[str], keys: Sequence[bytes | None], bodies: Sequence[bytes], own: Mapping[str, Sequence[str]]
+) -> tuple[list[int], list[str], list[bytes]] | None:
+    """Which message each change is of, its route and its body, where some change their row's key, which is two changes;
+    None where none does.
+
+    `own`: the key's columns by route, where the pipeline file names them.
+    """
+    positions: list[int] = []
+    divided_bodies: list[bytes] = []
+    for position, (route, key, body) in enumerate(zip(routes, keys, bodies, strict=True)):
+        halves = _halves(key, body, own.get(route, ())) if b'"old"' in body and b'"update"' in body else (body,)
+        positions += [position] * len(halves)
+        divided_bodies += halves
+    if len(positions) == len(bodies):
+        return None
+    return positions, [routes[position] for position in positions], divided_bodies
+
+
+def _halves(key: bytes | None, body: bytes, own: Sequence[str]) -> tuple[bytes, ...]:
+    """The delete of the old key and the insert of the new one; else the message as it is."""
+    try:
+        change = _DECODER.decode(body)
+        names = _keys(change, key) or own
+    except UNDECODABLE:
+        return (body,)
+    row, old = change.data or {}, change.old or {}
+    if change.type != "update" or not _moves(change, _as_spelled(names, row)):
+        return (body,)
+    fields = {name: raw for name, raw in _KEY.decode(body).items() if name != "old"}
+    encode = msgspec.json.encode
+    return encode(fields | {"type": "update-delete", "data": row | old}), encode(fields | {"type": "update-insert"})
+
+
+def _moves(change: _Change, keys: Iterable[str]) -> bool:
+    """Has an update another key than its row had?"""
+    row, old = change.data or {}, change.old or {}
+    return any(bytes(old[name]) != bytes(row.get(name, _NULL)) for name in keys if name in old)
+
+
 def as_debezium(message: Message, own: Sequence[str] = ()) -> Message:
     """The same change as Debezium would say it; what is no message of Maxwell stays as it is, and is none there.
 
@@ -99,13 +144,16 @@ def as_debezium(message: Message, own: Sequence[str] = ()) -> Message:
     }  # fmt: skip
     keys = _as_spelled(keys or own, row)
     op: str | None = OPS.get(change.type or "", change.type)
-    if op == "u" and not set(keys).isdisjoint(change.old or ()):
+    if op == "u" and _moves(change, keys):
         op = KEY_CHANGED
     envelope: dict[str, Any] = {"op": op, "source": source, "before" if op == "d" else "after": row}
     if change.xid is not None:
         envelope["transaction"] = {"id": str(change.xid)}
     key = {name: row.get(name, _NULL) for name in keys}
-    return Message(message.record, msgspec.json.encode(key) if key else None, msgspec.json.encode(envelope))
+    record = message.record
+    if (moved := _MOVED.get(change.type or "")) is not None:
+        record = record._replace(headers=record.headers | {moved})
+    return Message(record, msgspec.json.encode(key) if key else None, msgspec.json.encode(envelope))
 
 
 def _row_of(change: _Change) -> int | None:

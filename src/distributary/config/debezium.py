@@ -35,8 +35,8 @@ def check_debezium(config: Pipeline) -> None:
     if payload.format == "json" and config.registry is not None:
         raise fault("registry", "JSON of Debezium brings its schemas itself, or has none: leave it out")
     if payload.format != "json":
-        if config.envelope.format != "debezium":
-            raise fault("payload.format", "messages of Maxwell are JSON: allowed is json")
+        if config.envelope.dialect is not None:
+            raise fault("payload.format", f"messages of {config.envelope.dialect} are JSON: allowed is json")
         if payload.framing != "confluent":
             raise fault("payload.framing", "a change names its schema in its header: allowed is confluent")
         if config.registry is None:

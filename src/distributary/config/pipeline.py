@@ -155,9 +155,10 @@ class Pipeline(Model):
     def _no_envelope(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        if value not in ("none", "debezium", "maxwell"):
+        if value not in ("none", "debezium", "maxwell", "openlogreplicator"):
             raise ValueError(
-                "allowed: 'none', 'debezium', 'maxwell', or keys as in {format: protobuf, route: game_name}"
+                "allowed: 'none', 'debezium', 'maxwell', 'openlogreplicator', or keys as in {format: protobuf, route: "
+                "game_name}"
             )
         return {"format": value}
 

@@ -87,14 +87,14 @@ NO_ENVELOPE = ("subject", "proto", "message", "schema_id", "payload", "framing")
 
 
 class Envelope(Model):
-    format: Literal["protobuf", "avro", "json", "columns", "none", "debezium", "maxwell"] = Field(
+    format: Literal["protobuf", "avro", "json", "columns", "none", "debezium", "maxwell", "openlogreplicator"] = Field(
         default="protobuf",
         description="`protobuf`, `avro`: one binary value holds the envelope. `json`: a JSON object has the payload in "
         "a field, as an object or as text. `columns`: the source already has a column each. "
         "`none`: there is no envelope, the message itself is the payload; `envelope: none` is short for it, and each "
         "topic is a route then, unless `route` says otherwise. `debezium`: changes of a database's rows, which become "
         "a log table and a merged table per source table; `envelope: debezium` is short. See docs/debezium.md. "
-        "`maxwell`: the same of Maxwell's messages.",
+        "`maxwell`, `openlogreplicator`: the same of the messages of these.",
     )
     flattened: bool = Field(
         default=False,
@@ -174,7 +174,7 @@ class Envelope(Model):
             for key in (*NO_ENVELOPE, "route"):
                 if getattr(self, key) != type(self).model_fields[key].get_default():
                     raise fault(key, "a change says itself which table it is of: leave it out")
-            for key in ("flattened", "placeholder") if self.format == "maxwell" else ():
+            for key in ("flattened", "placeholder") if self.dialect is not None else ():
                 if getattr(self, key) != type(self).model_fields[key].get_default():
                     raise fault(key, "allowed with format debezium only")
             return self
@@ -217,7 +217,12 @@ class Envelope(Model):
     def is_debezium(self) -> bool:
         """Are the messages changes of a database's rows? Then a source table has a log table and a merged one. Those
         of others are read as if Debezium had written them."""
-        return self.format in ("debezium", "maxwell")
+        return self.format == "debezium" or self.dialect is not None
+
+    @property
+    def dialect(self) -> str | None:
+        """Whose messages are read as Debezium's; None for none."""
+        return self.format if self.format in ("maxwell", "openlogreplicator") else None
 
     @property
     def columns(self) -> tuple[str, str, str]:

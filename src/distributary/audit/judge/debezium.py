@@ -15,6 +15,7 @@ from distributary.audit.judge.debezium_protobuf import ProtobufMessages
 from distributary.audit.judge.likeness import unlike
 from distributary.audit.judge.maxwell_messages import MaxwellRules
 from distributary.audit.judge.merged import key_of, plain_names
+from distributary.audit.judge.openlogreplicator_messages import OpenLogReplicatorRules
 from distributary.audit.judge.raw_records import KafkaRecords, Place, Records, TableRecords
 from distributary.audit.judge.table_rows import table_rows
 from distributary.audit.verify import TableCheck, Verification
@@ -33,6 +34,7 @@ OURS = frozenset({METADATA, DELETED, "_deleted_at", "_origin"})
 Row = dict[str, Any]
 
 
+_OTHERS = {"maxwell": MaxwellRules, "openlogreplicator": OpenLogReplicatorRules}
 PURGED = "distributary.tombstonesPurgedUntil"
 """The table property that says that tombstones have been removed."""
 
@@ -103,8 +105,11 @@ def _rules(config: Pipeline, route: str, opened: MessageOpener) -> MessageRules:
     envelope, table_config = config.envelope, config.tables.routes.get(route)
     epochs = sorted(milliseconds(time) for time in (table_config.epochs or ())) if table_config else []
     repairs = sorted(milliseconds(time) for time in table_config.repair_backfills) if table_config else []
-    kind = MaxwellRules if envelope.format == "maxwell" else MessageRules
-    return kind(envelope.flattened, envelope.order == "offset", envelope.placeholder, epochs, repairs, opened)
+    rules = MessageRules(envelope.flattened, envelope.order == "offset", envelope.placeholder, epochs, repairs, opened)
+    if (of_others := _OTHERS.get(envelope.format)) is not None:
+        own = tuple(table_config.keys or ()) if table_config else ()
+        return of_others(by_offset=rules.by_offset, epochs=epochs, repairs=repairs, own=own)
+    return rules
 
 
 def _table(
@@ -146,7 +151,8 @@ def _judge_log(table: TableCheck, rules: MessageRules, records: Records, store: 
             if record is None:
                 judged.gone += 1
                 continue
-            change = rules.change(str(place.topic), place.partition, place.offset, record.key, record.body)
+            at = (str(place.topic), place.partition, place.offset)
+            change = rules.change_of(row[METADATA], *at, record.key, record.body)
             judged.keys = judged.keys or change.keys
             judged.rows += 1
             if not change.is_of_type(row[METADATA]["change_type"]):

@@ -58,6 +58,13 @@ class MessageRules:
     opened: MessageOpener = opened_json
     """From a message's bytes its schema, in the words of Kafka Connect, and what it says."""
 
+    def change_of(
+        self, metadata: Mapping[str, Any], topic: str, partition: int, offset: int, key: bytes | None, value: bytes
+    ) -> JudgedChange:
+        """The change of a message that stands in a row of a log, whose metadata tells which where a message may be
+        several. Raises as `change`."""
+        return self.change(topic, partition, offset, key, value)
+
     def change(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes) -> JudgedChange:
         """Raises ValueError, TypeError, KeyError, AttributeError for what is no change."""
         schema, body = self.opened(value)

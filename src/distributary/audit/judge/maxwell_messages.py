@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -15,6 +15,24 @@ _TYPES = {"insert": "INSERT", "update": "UPDATE", "delete": "DELETE", "bootstrap
 
 @dataclass(frozen=True)
 class MaxwellRules(MessageRules):
+    """`own`: the key's columns, where the pipeline file names them."""
+
+    own: tuple[str, ...] = ()
+
+    def change_of(
+        self, metadata: Mapping[str, Any], topic: str, partition: int, offset: int, key: bytes | None, value: bytes
+    ) -> JudgedChange:
+        """An update that changes the key is the end of one row and the begin of another."""
+        change = self.change(topic, partition, offset, key, value)
+        message = json.loads(value, parse_float=Decimal)
+        before = {**message["data"], **(message.get("old") or {})}
+        keys = _spelled(list(change.keys or self.own), message)
+        if change.type != "UPDATE" or all(before.get(name) == message["data"].get(name) for name in keys):
+            return change
+        if metadata["change_type"] == "UPDATE-DELETE":
+            return change._replace(values=before, deleted=True, type="DELETE")
+        return change._replace(type="INSERT")
+
     def change(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes) -> JudgedChange:
         """Raises ValueError, TypeError, KeyError, AttributeError for what is no change."""
         message = json.loads(value, parse_float=Decimal)

@@ -139,11 +139,12 @@ class MessageNames(Named):
 
 @dataclass(frozen=True)
 class DebeziumNames(Named):
-    """The tables of topics of Debezium, or of Maxwell. `form`: of their messages. A route is its source table's names,
-    and gives them back (`table_of`), so that who knows only the route calls its tables as who knows the table does."""
+    """The tables of topics of Debezium, or of others (`changes.dialects`). `form`: of their messages. A route is its
+    source table's names, and gives them back (`table_of`), so that who knows only the route calls its tables as who
+    knows the table does."""
 
     form: Form = PLAIN
-    is_maxwell: bool = False
+    dialect: str | None = None
     of_files: ClassVar = False
 
     def log(self, source: SourceTable) -> str | None:
@@ -174,7 +175,7 @@ def named_of(config: Pipeline, names: Mapping[str, str] | None = None) -> Named 
     if config.holds_changes:
         return Named.of(config)
     if config.envelope.is_debezium:
-        return DebeziumNames(config.tables, form=form_of(config), is_maxwell=config.envelope.format == "maxwell")
+        return DebeziumNames(config.tables, form=form_of(config), dialect=config.envelope.dialect)
     return MessageNames(config.tables, names=names or {}) if config.tables.has_keys else None
 
 

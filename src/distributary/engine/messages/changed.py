@@ -14,7 +14,7 @@ from distributary.changes.debezium.column_changes import events_of
 from distributary.changes.debezium.heads import NEW_KEY, OLD_KEY, Form, Message, Record
 from distributary.changes.debezium.json_messages import read_messages
 from distributary.changes.debezium.side_by_side import RecordOrigins
-from distributary.changes.maxwell import as_debezium
+from distributary.changes.dialects import DIALECTS
 from distributary.changes.model import BadEvent, Events, FileEvents, Reading, SourceTable
 from distributary.engine.changes.fitting import column_name
 from distributary.engine.changes.table_settings import DebeziumNames
@@ -92,9 +92,9 @@ def _by_messages(some: WriterRecords, spec: MessageSpec) -> Read:
         for record, key, value in zip(_records(some.records), some.records.column(KEY).to_pylist(), values, strict=True)
     ]
     assert isinstance(spec.named, DebeziumNames)
-    if not spec.named.is_maxwell:
+    if spec.named.dialect is None:
         return lambda begin, end: read_messages(messages[begin:end], reading, form)
-    own = spec.named.own(some.route).keys or ()
+    own, as_debezium = spec.named.own(some.route).keys or (), DIALECTS[spec.named.dialect].as_debezium
     return lambda begin, end: read_messages([as_debezium(m, own) for m in messages[begin:end]], reading, form)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.changes.dialects import DIALECTS
 from distributary.engine.apart import limited
 from distributary.engine.messages.chunks import GONE, KEY, Cut, one_array
 from distributary.engine.messages.opening import EnvelopeReader, reading
@@ -28,7 +29,7 @@ from distributary.schemas.decoding import BadIndex
 from distributary.schemas.formats import FORMATS
 from distributary.schemas.json.inferred import shapes
 from distributary.schemas.protobuf.framing import Frames
-from distributary.sources.bronze_rows import set_apart
+from distributary.sources.bronze_rows import RECORD_KEY, set_apart
 from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
 
 WINDOW_BYTES = 16 * 2**20
@@ -220,6 +221,9 @@ def _open(
         bad.append(rejected_envelopes(origin.take(positions), raw.take(positions), _BAD, details))
     route = opened.route if opened.route is not None else _by_record(good, reader)
     ids, payload = opened.schema_id, raw_read if opened.payload is None else opened.payload
+    if reader.dialect is not None:
+        route, ids, payload, good = _divided(route, ids, payload, good, reader)
+        raw_read = payload
     if (long := _too_long(route, reader)) is not None:
         bad.append(
             rejected_envelopes(good.filter(long), raw_read.filter(long), Reason.ROUTE_TOO_LONG, _long_words(reader))
@@ -227,6 +231,20 @@ def _open(
         keep = pc.invert(long)
         route, ids, payload, good = route.filter(keep), ids.filter(keep), payload.filter(keep), good.filter(keep)
     return route, ids, payload, good
+
+
+def _divided(route: pa.Array, ids: pa.Array, payload: pa.Array, origin: pa.Table, reader: EnvelopeReader) -> _Opened:
+    """A message that is several changes as so many, of one origin."""
+    keys = origin.column(KEY).to_pylist() if KEY in origin.column_names else [None] * len(route)
+    changes = DIALECTS[str(reader.dialect)].divided(route.to_pylist(), keys, payload.to_pylist(), reader.own_keys)
+    if changes is None:
+        return route, ids, payload, origin
+    positions, routes, bodies = (
+        pa.array(changes[0], pa.int64()),
+        pa.array(changes[1]),
+        pa.array(changes[2], pa.binary()),
+    )
+    return routes, ids.take(positions), bodies, origin.take(positions)
 
 
 def split_payloads(
@@ -312,7 +330,8 @@ def row_origin(window: pa.Table, reader: EnvelopeReader) -> pa.Table:
             columns.append(pa.nulls(rows, field.type))
     origin = pa.table(columns, schema=pa.schema(ORIGIN_FIELDS))
     if reader.needs_key:
-        keys = one_array(window.column(KEY)) if KEY in window.column_names else pa.nulls(rows, pa.binary())
+        name = RECORD_KEY if reader.bronze else KEY
+        keys = one_array(window.column(name)) if name in window.column_names else pa.nulls(rows, pa.binary())
         origin = origin.append_column(KEY, keys)
     return origin
 

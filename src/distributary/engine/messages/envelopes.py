@@ -52,7 +52,9 @@ class Envelopes:
         if bare and not self._known:
             self._known[0] = BytesSchema(0) if is_plain else self._bare_schema()
         return EnvelopeReader(
-            format="debezium" if envelope.format == "maxwell" else envelope.format,
+            format="debezium"
+            if envelope.format == "maxwell" or envelope.format == "openlogreplicator"
+            else envelope.format,
             framed=not bare,
             route=envelope.route.field or envelope.columns[0],
             schema_id=envelope.schema_id,
@@ -72,6 +74,8 @@ class Envelopes:
             record_key=self.config.source.record_key,
             has_key_schemas=has_schemas,
             deletes=self._deletes(),
+            dialect=envelope.dialect,
+            own_keys={route: tuple(table.keys) for route, table in tables.routes.items() if table.keys},
             route_filter=RouteFilter(tuple(tables.include), tuple(tables.exclude)),
             infers=declared_record(tuple(payload.columns.items())) if payload.is_inferred else None,
             by_record=record_router(envelope),
@@ -85,7 +89,8 @@ class Envelopes:
             return reader
         route, schema_id, payload = self.config.envelope.columns
         named = replace(reader, route=route, schema_id=schema_id, payload=payload)
-        return replace(named, format="columns", bronze=True, needs_key=False, by_record=None)
+        needs_key = self.config.source.record_key is not None
+        return replace(named, format="columns", bronze=True, needs_key=needs_key, by_record=None)
 
     def _deletes(self) -> Callable[[str], bool] | None:
         """Of which routes a record without a value deletes the row of its key."""
@@ -145,7 +150,7 @@ def message_router(envelope: Envelope, payload: Payload) -> MessageRouter | None
     """What finds the route in a message that is the payload; None where something else says it."""
     route_config = envelope.route
     if envelope.is_debezium:
-        return None if envelope.flattened else ChangedTable(envelope.format == "maxwell")
+        return None if envelope.flattened else ChangedTable(envelope.dialect)
     if envelope.format != "none" or route_config.of_record:
         return None
     raw = payload.raw_nested_indexes

@@ -92,16 +92,16 @@ def route_events(route: str, decoded: Decoded, spec: MessageSpec, maker: Maker) 
 
 def rejected_records(route: str, events: Sequence[pa.Table], decoded: Decoded, spec: MessageSpec) -> Iterator[pa.Table]:
     """Events that no table took (`EVENT_REJECTED_SCHEMA`), as the records that they were."""
-    why = {
-        (path, row): (Reason(reason), detail)
-        for rows in events
+    why: dict[tuple[str, int], list[tuple[Reason, str]]] = {}
+    for rows in events:
         for path, row, reason, detail in zip(
             *(rows.column(name).to_pylist() for name in ("file", "row", "reason", "detail")), strict=True
-        )
-    }
+        ):
+            why.setdefault((path, row), []).append((Reason(reason), detail))
     for writer, records in zip(decoded.writers, decoded.origins, strict=True) if why else ():
         everywhere = zip(places(records).to_pylist(), numbers(records).to_pylist(), strict=True)
-        rejections = [(position, *why[place]) for position, place in enumerate(everywhere) if place in why]
+        # Two changes of one message stand at one place: of each as many as were refused.
+        rejections = [(position, *why[place].pop()) for position, place in enumerate(everywhere) if why.get(place)]
         if rejections:
             position, reasons, details = zip(*rejections, strict=True)
             yield rejected_rows(route, writer, records, position, reasons, details, spec)

@@ -58,6 +58,10 @@ class EnvelopeReader:
     """Has a record's key a schema of its own, which belongs to its writer (`stored_changes`)?"""
     deletes: Callable[[str], bool] | None = None
     """Of which routes a record without a value deletes the row of its key; None: of none."""
+    dialect: str | None = None
+    """Whose messages are read as Debezium's (`changes.dialects`); None for none."""
+    own_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The key's columns by route, as far as the pipeline file names them: such a message may be two changes."""
     route_filter: RouteFilter = ALL
     infers: Record | None = None
     """What is declared of payloads whose other fields have columns by the kinds of their values."""

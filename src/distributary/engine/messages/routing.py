@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes import maxwell
 from distributary.changes.debezium.source_table import route_of_topic, routes_of
+from distributary.changes.dialects import DIALECTS
 from distributary.engine.messages.chunks import KEY
 from distributary.engine.messages.stored_changes import routes_of_columns
 from distributary.errors import Reason
@@ -244,16 +244,16 @@ class AnyType:
 
 @dataclass(frozen=True)
 class ChangedTable:
-    """The source table that a change is of: of Debezium, or of Maxwell (`is_maxwell`)."""
+    """The source table that a change is of: of Debezium, or of others (`changes.dialects`)."""
 
-    is_maxwell: bool = False
+    dialect: str | None = None
 
     def of(self, schema: CompiledSchema, message: str) -> Callable[[pa.BinaryArray], Routed]:
         if not isinstance(schema, BytesSchema):
             return _routes_by_schema(schema, message)
 
         def read(bodies: pa.BinaryArray) -> Routed:
-            find = maxwell.routes_of if self.is_maxwell else routes_of
+            find = routes_of if self.dialect is None else DIALECTS[self.dialect].routes_of
             routes_found = find(bodies.to_pylist())
             bad = [Rejected(position, Reason.CORRUPT_EVENT, detail) for position, detail in routes_found.bad]
             return Routed(

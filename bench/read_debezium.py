@@ -19,9 +19,12 @@ from distributary.changes.model import FileEvents, Reading
 from distributary.engine.messages.chunks import KEY
 from distributary.engine.messages.stored_changes import ChangeDecoder, columns_of, key_writers
 from distributary.schemas.avro.payload import AvroSchema
-from distributary.schemas.header import split_frames
+from distributary.schemas.decoding import CompiledSchema
+from distributary.schemas.formats import FORMATS
+from distributary.schemas.registry.compile import compile_text
 from distributary_simulate.change_files.events import Event, Layout, event_schema
 from distributary_simulate.change_messages.connect_avro_form import AvroForm
+from distributary_simulate.change_messages.connect_protobuf_form import ProtobufForm
 from distributary_simulate.change_messages.debezium import DebeziumTopics
 from distributary_simulate.changes.history import History, HistoryPlan
 from distributary_simulate.changes.model import Change, Table
@@ -29,8 +32,8 @@ from distributary_simulate.changes.model import Change, Table
 NOTE = (
     "Changes of one MySQL table of twelve columns to events in normal form, in one process, median of the rounds: "
     "events per second of Debezium's messages in JSON, with the schema in each message and without (ours), against the "
-    "same changes as a Datastream file of JSON lines with its .schema file (other). In Avro, each has its key's schema "
-    "too. Checked: both give every change."
+    "same changes as a Datastream file of JSON lines with its .schema file (other). In Avro and protobuf, each has its "
+    "key's schema too. Checked: both give every change."
 )
 
 
@@ -51,23 +54,29 @@ def run(place: Place) -> Result:
         size = round(sum(len(m.value or b"") for m in messages) / len(messages))
         details = {"events": len(changes), "bytes a message": size}
         cases.append(Case(label, "events/s", rate, by_file, less_is_better=False, details=details))
-    rate, found = _rate(_in_avro(_messages(changes, schemas=True), reading), len(changes), rounds)
-    if _rows(found) != len(changes):
-        raise WrongRows(f"Avro: {_rows(found)} of {len(changes)} changes")
-    cases.append(Case("in Avro", "events/s", rate, by_file, less_is_better=False, details={"events": len(changes)}))
+    for label, format in (("Avro", "avro"), ("protobuf", "protobuf")):
+        rate, found = _rate(_by_columns(_messages(changes, schemas=True), format, reading), len(changes), rounds)
+        if _rows(found) != len(changes):
+            raise WrongRows(f"{label}: {_rows(found)} of {len(changes)} changes")
+        details = {"events": len(changes)}
+        cases.append(Case(f"in {label}", "events/s", rate, by_file, less_is_better=False, details=details))
     return Result("read_debezium", NOTE, tuple(cases))
 
 
-def _in_avro(messages: list[Message], reading: Reading) -> Callable[[], FileEvents]:
-    """What reads the same messages in Avro, as a task does."""
-    known: dict[str, int] = {}
-    form = AvroForm(lambda subject, text: known.setdefault(text, len(known) + 1))
+def _by_columns(messages: list[Message], format: str, reading: Reading) -> Callable[[], FileEvents]:
+    """What reads the same messages in Avro or protobuf, as a task does."""
+    ids: dict[str, int] = {}
+    kind = AvroForm if format == "avro" else ProtobufForm
+    form = kind(lambda subject, text: ids.setdefault(text, len(ids) + 1))
     sent = [form.both(m.record.topic, m.key, m.value) for m in messages]
-    schemas = {number: AvroSchema(number, (text,)) for text, number in known.items()}
+    schemas: dict[int, CompiledSchema] = {
+        number: AvroSchema(number, (text,)) if format == "avro" else compile_text(text, id=number)
+        for text, number in ids.items()
+    }
     keys, values = (pa.array(column, pa.binary()) for column in zip(*sent, strict=True))
-    frames = split_frames(values)
+    frames = FORMATS[format].split_frames(values)
     records = pa.RecordBatch.from_arrays([frames.body, keys], ["payload", KEY])
-    writer = frames.schema_id[0].as_py(), key_writers(keys, "avro")[0].as_py()
+    writer = frames.schema_id[0].as_py(), key_writers(keys, format, frames.index)[0].as_py()
     count = len(messages)
     found = RecordOrigins(
         pa.array([m.record.topic for m in messages]),
@@ -76,7 +85,7 @@ def _in_avro(messages: list[Message], reading: Reading) -> Callable[[], FileEven
         pa.repeat(pa.scalar(0, pa.int64()), count),
     )
     return lambda: events_of(
-        columns_of(ChangeDecoder(writer, schemas, "avro").decode(records).rows), found, reading, PLAIN
+        columns_of(ChangeDecoder(writer, schemas, format).decode(records).rows), found, reading, PLAIN
     )
 
 

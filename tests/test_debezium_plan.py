@@ -12,9 +12,11 @@ import pytest
 from deltalake import DeltaTable
 
 from distributary.audit.dry_run import DryRun
+from distributary.audit.foresight import foresee
 from distributary.audit.plan_report import PlanReport, TablePlan
 from distributary.changes.debezium.heads import Message
-from distributary.errors import FirstBatchUnreadable, Reason
+from distributary.config import Pipeline
+from distributary.errors import BadInput, FirstBatchUnreadable, Reason
 from distributary.tables.spark_engine import spark_schema
 from tests.debezium_messages import change, text, tombstone
 from tests.sparkless_messages import STREAM, Rows
@@ -102,3 +104,10 @@ def test_a_plan_of_messages_that_are_no_changes_says_so(tmp_path: Path) -> None:
     row = put("c", 1, 0, 10)._replace(value=b'{"id": 1}')
     with pytest.raises(FirstBatchUnreadable, match="op"):
         planned(shop, [row, row])
+
+
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
+def test_a_schema_of_changes_is_no_table_s_and_the_way_to_know_its_columns_is_named(tmp_path: Path, form: str) -> None:
+    document = {**AvroShop(tmp_path).config.model_dump(exclude_unset=True), "payload": {"format": form}}
+    with pytest.raises(BadInput, match="plan alone reads the messages that wait"):
+        foresee(Pipeline.model_validate(document), subject="srv.shop.orders-value")

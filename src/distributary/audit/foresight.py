@@ -93,6 +93,9 @@ def foresee(
     """
     if config.holds_changes or not config.payload.has_schema:
         raise BadInput(detail="plan --schema and --subject are for messages whose payload has a schema")
+    if config.envelope.is_debezium:
+        detail = "plan --schema and --subject: a change of Debezium has its row inside, beside what was done to it. "
+        raise BadInput(detail=f"{detail}plan alone reads the messages that wait, and says what their columns would be")
     compiled, name = _compiled(config, file, subject)
     decoder = _decoder(config, compiled, message)
     store = Store.of(config.tables)

@@ -249,3 +249,13 @@ def test_tables_of_change_files_keep_their_names(lake: Path, tables: dict[str, A
     with pytest.raises(TablesMoved) as caught, at_work(other.config, other.store):
         pass
     assert caught.value.parameters["key"] == key
+
+
+@pytest.mark.parametrize("keys", [[], ["id"]])
+def test_a_route_whose_keys_are_taken_away_keeps_its_table(lake: Path, keys: list[str]) -> None:
+    """It is parked with what to do about it; nothing is at another place."""
+    players = Lake(lake, tables={"keys": keys})
+    entry = Entry("s", 0, "players", table=f"{lake}/players_log", merged=f"{lake}/players", rows_in=1, rows_written=1)
+    players.ledger.record("s", 0, [entry], {})
+    with at_work(players.config, players.store):
+        pass

@@ -166,7 +166,7 @@ def test_foresight_in_words_says_the_worst_first() -> None:
     )
     text = text_of(foresight_text(Foresight("games", "new.proto", "shop.Session", tables, {"user": "string"}, ("hm",))))
     lines = text.splitlines()
-    assert "3 tables have rows of it, 2 would change, 1 would not take all values" in lines[0]
+    assert "3 tables have rows of it, 2 would change; values would be quarantined in 1 of them" in lines[0]
     assert [line.split()[0] for line in lines[3:7]] == ["bob", "no", "ann", "cid"]
     assert "a new route would get a table of: user string" in text and "note: hm" in text
 

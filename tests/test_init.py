@@ -212,3 +212,16 @@ def test_the_command_writes_a_file_once_and_says_what_is_next(
     assert "--force" in capsys.readouterr().err and file.read_text() == before
     assert execute([*words, "--force", "--no-look"]) == Exit.OK
     assert json.loads(json.dumps(load(file).as_dict_masked()))["envelope"]["route"]
+
+
+def test_a_source_that_is_away_leaves_no_file_and_says_how_to_do_without_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "games.yaml"
+    words = ["init", str(file), "--kafka", "127.0.0.1:1", "--topic", "e", "--tables", "lake"]
+    assert execute(words) == Exit.ENVIRONMENT
+    said = capsys.readouterr().err
+    assert "--no-look" in said and "Connection refused" in said and "KafkaError{" not in said
+    assert not file.exists()
+    assert execute([*words, "--registry", "http://127.0.0.1:1", "--no-look"]) == Exit.OK
+    assert file.exists()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from distributary.cli.output import note, say
-from distributary.errors import BadInput
+from distributary.errors import BadInput, EnvironmentFault
 
 _Text = str | None
 
@@ -53,7 +53,11 @@ def init(
         put(document, pair)
     from distributary.audit.beginning import begin, without_looking
 
-    beginning = begin(document) if look else without_looking(document)
+    try:
+        beginning = begin(document) if look else without_looking(document)
+    except EnvironmentFault:
+        note("no file was written; to write the likely lines without looking at the source: the same with --no-look")
+        raise
     file.write_text(beginning.text(), encoding="utf-8")
     for line in beginning.notes:
         note(line)

@@ -106,8 +106,8 @@ def foresight_text(foresight: Foresight) -> RenderableType:
     refused = sum(bool(t.refused or t.risky) for t in foresight.tables)
     head = (
         f"{shown(foresight.schema, ERROR_CHARS)}, message {shown(foresight.message)}: "
-        f"{number_of(len(foresight.tables), 'table has', 'tables have')} rows of it, {len(touched):,} would change, "
-        f"{refused:,} would not take all values"
+        f"{number_of(len(foresight.tables), 'table has', 'tables have')} rows of it, {len(touched):,} would change; "
+        + (f"values would be quarantined in {refused:,} of them" if refused else "every value would find a column")
     )
     blocks: list[RenderableType] = [Text(head, style="bold red" if refused else "bold")]
     if foresight.tables:

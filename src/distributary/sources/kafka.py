@@ -66,8 +66,7 @@ def _made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> An
     try:
         return kind(settings)
     except KafkaException as e:
-        error = e.args[0]
-        detail = NO_KERBEROS if "GSSAPI" in str(error) else error.str() if isinstance(error, KafkaError) else str(e)
+        detail = NO_KERBEROS if "GSSAPI" in str(e) else _said(e)
         raise BadInput(detail=f"source: no client of Kafka can be made of its settings: {detail}") from e
 
 
@@ -94,7 +93,7 @@ def describe_topics(source: KafkaSource) -> list[Topic]:
     except KafkaException as e:
         # A refused password shows only in the callback, and that only when polled; the call says "transport failure".
         admin.poll(1)
-        raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=errors.cause() or str(e)) from e
+        raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=errors.cause() or _said(e)) from e
     names = list(source.topics) or _matching(source, topics)
     for name in names:
         if name not in topics:
@@ -103,9 +102,15 @@ def describe_topics(source: KafkaSource) -> list[Topic]:
     try:
         return [_describe(admin, consumer, name, list(topics[name].partitions)) for name in names]
     except KafkaException as e:
-        raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=str(e)) from e
+        raise SourceDown(source=f"Kafka at {source.bootstrap_servers}", detail=_said(e)) from e
     finally:
         consumer.close()
+
+
+def _said(error: KafkaException) -> str:
+    """librdkafka's words, without what they are wrapped in."""
+    cause = error.args[0] if error.args else error
+    return str(cause.str()) if isinstance(cause, KafkaError) else str(error)
 
 
 def _matching(source: KafkaSource, names: Iterable[str]) -> list[str]:
@@ -161,7 +166,7 @@ class TopicIds:
         except KafkaException as e:
             if e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise SourceMissing(source=broker, what=f"topic (one of {', '.join(names)})") from e
-            raise SourceDown(source=broker, detail=str(e)) from e
+            raise SourceDown(source=broker, detail=_said(e)) from e
 
     def begun(self, position: Mapping[str, object]) -> dict[str, str]:
         return {}
@@ -215,7 +220,7 @@ class _Errors:
         """The newest one that says why: a certificate or a password that was refused, rather than the broken connection
         or the `all brokers are down` that comes of it. None where none was heard."""
         ranked = sorted(self._heard, key=lambda error: _TELLING.get(error.code(), 1))
-        return str(ranked[-1]) if ranked else None
+        return ranked[-1].str() if ranked else None
 
 
 _TELLING = {KafkaError._ALL_BROKERS_DOWN: 0, KafkaError._SSL: 2, KafkaError._AUTHENTICATION: 2}

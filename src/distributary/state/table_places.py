@@ -84,7 +84,8 @@ def _places(config: Pipeline, route: str, written: _Written) -> Iterator[tuple[s
             if pattern is not None and written.source is not None:
                 yield f"tables.{key}", join(tables.root, name or pattern_name(pattern, *written.source)), now
     elif own.name is None and (rules := rules_of(tables.name)) in ((), ("exact",)):
-        now = written.merged if tables.keys_of(route) else written.tables
+        # Of a route with keys its own table is the merged one, and the other is its log.
+        now = written.tables | written.merged
         names = [table_name(route, tables.name)] if rules else names_of(route, tables.name)
         addresses = [join(tables.root, name) for name in names]
         yield "tables.name", next((place for place in addresses if spelled(place) in now), addresses[0]), now

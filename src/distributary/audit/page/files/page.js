@@ -58,11 +58,13 @@
     const options = {
       width: Math.max(280, place.clientWidth), height: 190, cursor: { drag: { x: true, y: false } },
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-      axes: [axis, { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en-US")) }],
+      axes: [axis, { ...axis, size: wide, values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en-US")) }],
       series: [{}, ...series],
     };
     charts.push(new uPlot(options, data, place));
   };
+  // As wide as its longest number.
+  const wide = (_, texts) => 24 + 8 * Math.max(4, ...(texts || []).map((text) => text.length));
   const overTime = (force) => {
     const known = facts.batches, last = known[known.length - 1];
     const key = last ? `${known.length} ${last.stream} ${last.batch}` : "none";

@@ -327,6 +327,7 @@ def test_a_wrong_type_says_what_is_allowed(tmp_path: Path, changes: dict[str, An
         ({"spark": {"master": "locall[2]"}}, "spark.master", "allowed: local[4], local[*], spark://host:7077"),
         ({"spark": {"master": "local[x]"}}, "spark.master", "allowed: local[4]"),
         ({"spark": {"conf": {"driver.memory": "4g"}}}, "spark.conf", "write 'spark.driver.memory'"),
+        ({"maintenance": {"target_file_size": 128}}, "maintenance.target_file_size", "1 MB or more, as '128 MB'"),
         ({"trigger": 10}, "trigger", "an interval as in {every: 10 seconds}; this is 10"),
         ({"quarantine__max_ratio": "0.5"}, "quarantine.max_ratio", "allowed: a number; this is text: '0.5'"),
         ({"tables__root": "${HOME}/lake"}, "tables.root", "write ${env:HOME} as the whole value"),

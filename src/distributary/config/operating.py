@@ -143,3 +143,10 @@ class Maintenance(Model):
     vacuum_after: Duration = Field(
         default=7 * DAY_SEC, description="Files that no newest version needs stay so long, for readers of older ones."
     )
+
+    @field_validator("target_file_size")
+    @classmethod
+    def _check_target(cls, size: int) -> int:
+        if size < 2**20:
+            raise ValueError("allowed: 1 MB or more, as '128 MB'; a number alone is bytes")
+        return size

@@ -19,6 +19,7 @@ from distributary.config import RegistryConfig, load, load_document
 from distributary.errors import BadInput, Exit
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.registry import open_registry
+from distributary.sources.kafka_source import KafkaTopics
 from tests.scenarios import message
 from tests.shop import Shop, change, mysql_table, order
 
@@ -225,3 +226,61 @@ def test_a_source_that_is_away_leaves_no_file_and_says_how_to_do_without_it(
     assert not file.exists()
     assert execute([*words, "--registry", "http://127.0.0.1:1", "--no-look"]) == Exit.OK
     assert file.exists()
+
+
+CHANGES = {
+    "debezium": b'{"op":"c","source":{"connector":"mysql","db":"d","table":"t","file":"b.1","pos":1},"after":{"id":1}}',
+    "maxwell": b'{"database":"shop","table":"a","type":"insert","ts":1790000000,"data":{"id":1}}',
+    "openlogreplicator": b'{"e_scn":1,"c_scn":1,"payload":[{"op":"c","schema":{"table":"A"},"after":{"ID":1}}]}',
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_of_a_database_are_known_without_a_registry(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = pa.table({"value": [CHANGES[name]] * 3, "offset": range(3), "partition": [0] * 3, "topic": ["t"] * 3})
+    monkeypatch.setattr(KafkaTopics, "newest", lambda self, count: values)
+    source = {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "t"}
+    found = begin({"pipeline": "shop", "source": source, "tables": {"root": str(tmp_path / "lake")}})
+    keys = of_text(found)
+    assert (keys["envelope"], keys["payload"]) == (name, {"format": "json"})
+    assert "3 of the 3 newest records" in found.notes[0]
+
+
+SHOPS = """syntax = "proto3"; package acme; import "google/protobuf/any.proto";
+message Order { string user = 1; }
+message Gift { string user = 1; }
+enum Kind { NONE = 0; ORDER_PLACED = 1; }
+message Meta { Kind event_type = 1; }
+message Either { string id = 1; oneof event { Order order = 2; Gift gift = 3; } }
+message Packed { string id = 1; google.protobuf.Any details = 2; }
+message Wrapped { Meta meta = 1; int32 schema_id = 2; bytes payload = 3; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "values", "route", "routes"),
+    [
+        ("Either", 3, {"order": {"user": "ann"}}, {"oneof": "event"}, "order"),
+        (
+            "Packed",
+            4,
+            {"details": {"type_url": "t/acme.Order", "value": b"\x0a\x03ann"}},
+            {"any": "details"},
+            "acme.Order",
+        ),
+        ("Wrapped", 5, {"meta": {"event_type": 1}, "payload": ...}, "meta.event_type", "ORDER_PLACED"),
+    ],
+)
+def test_a_oneof_an_any_and_a_route_deeper_down_are_tried(
+    tmp_path: Path, name: str, index: int, values: dict[str, Any], route: Any, routes: str
+) -> None:
+    registry = open_registry(RegistryConfig(path=str(tmp_path / "registry")))
+    schema_id = registry.register("shop", SHOPS).schema.id
+    if "payload" in values:
+        values = {**values, "payload": frame(schema_id, message(SHOPS, "acme.Order", user="ann"), [0])}
+    value = frame(schema_id, message(SHOPS, f"acme.{name}", **values), [index])
+    found = begin(document(tmp_path, {"value": [value, value]}))
+    assert of_text(found)["envelope"]["route"] == route
+    assert routes in found.notes[1]

@@ -171,7 +171,9 @@ def _as_json(tried: Sequence[_Trial]) -> list[Lines]:
     """Lines for records that can be read as texts, and say more as JSON: all in one table first."""
     for trial in tried:
         if ways := list(_together(json_lines(trial.found.records))):
-            return [{**ways[0], "envelope": trial.lines["envelope"]}, *ways[1:]]
+            # Changes of a database's rows are named by a word; of all else each topic is a table first.
+            is_word = isinstance(ways[0]["envelope"], str) and ways[0]["envelope"] != "none"
+            return ways if is_word else [{**ways[0], "envelope": trial.lines["envelope"]}, *ways[1:]]
     return []
 
 

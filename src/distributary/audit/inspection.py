@@ -15,6 +15,7 @@ import pyarrow as pa
 import yaml
 
 from distributary.audit.json_samples import fields_inside, json_fields, payload_field, proposed_columns
+from distributary.audit.message_routes import NO_ROUTES, MessageRoutes, routes_in
 from distributary.config import Pipeline
 from distributary.engine.apart import Apart, WorkerDied
 from distributary.engine.messages.chunks import read_rejected
@@ -27,6 +28,8 @@ from distributary.errors.border import contained
 from distributary.schemas.decoding import CompiledSchema
 from distributary.schemas.formats import FORMATS, decoder_for
 from distributary.schemas.looks import looks
+from distributary.schemas.protobuf.protobuf import descriptor_of
+from distributary.schemas.registry.compile import ProtobufSchema
 from distributary.sources.port import ORIGIN
 from distributary.sources.registered import origin_of
 
@@ -50,6 +53,7 @@ class InspectedMessage:
     message: str | None = None
     fields: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
     problem: str | None = None
+    routes: MessageRoutes = NO_ROUTES
 
 
 @dataclass(frozen=True)
@@ -143,25 +147,31 @@ def _message(value: bytes | None, schemas: Schemas, apart: Apart) -> InspectedMe
         return replace(message_known, problem=answer.detail)
     if answer.result is None:
         return replace(message_known, problem=str(answer.error))
-    message, fields, problem = answer.result
-    return replace(message_known, message=message, fields=fields, problem=problem)
+    message, fields, problem, routes = answer.result
+    return replace(message_known, message=message, fields=fields, problem=problem, routes=routes)
 
 
-def _decoded(item: tuple[bytes, CompiledSchema]) -> tuple[str | None, dict[str, tuple[str, Any]], str | None]:
+_Fields = dict[str, tuple[str, Any]]
+
+
+def _decoded(item: tuple[bytes, CompiledSchema]) -> tuple[str | None, _Fields, str | None, MessageRoutes]:
     value, compiled = item
     frames = FORMATS[compiled.format].split_frames(pa.array([value], pa.binary()))
     if (reason := frames.reason[0].as_py()) is not None:
-        return None, {}, str(reason)
+        return None, {}, str(reason), NO_ROUTES
+    index, routes = frames.index[0].as_py(), NO_ROUTES
     try:
-        decoder = decoder_for(compiled, frames.index[0].as_py(), format=compiled.format)
+        decoder = decoder_for(compiled, index, format=compiled.format)
         split = decoder.decode(frames.body)
+        if isinstance(compiled, ProtobufSchema):
+            routes = routes_in(descriptor_of(compiled, index))
     except Exception as e:
-        return None, {}, contained(e)
+        return None, {}, contained(e), routes
     kinds = {f.name: str(f.type) for f in decoder.columns}
     if split.rejected:
-        return decoder.full_name, {name: (kind, None) for name, kind in kinds.items()}, split.rejected[0].detail
+        return decoder.full_name, {name: (kind, None) for name, kind in kinds.items()}, split.rejected[0].detail, routes
     row = split.rows.to_pylist()[0]
-    return decoder.full_name, {name: (kinds[name], row[name]) for name in kinds}, None
+    return decoder.full_name, {name: (kinds[name], row[name]) for name in kinds}, None, routes
 
 
 # -- what the pipeline file makes of it ------------------------------------------------------------------------
@@ -282,14 +292,23 @@ def _for_message(message: InspectedMessage) -> list[str]:
         return ["envelope: none  # a table for each topic", f"payload: {{format: {message.kind.lower()}}}"]
     blobs = [name for name, kind in kinds.items() if kind == "binary"]
     ids = [name for name, kind in kinds.items() if kind == "int32" and "id" in name.lower()]
-    if blobs and texts:
+    inner = [path for path in message.routes.inner if "." in path or path not in texts]
+    if blobs and (texts or inner):
+        texts = texts or inner
         schema_id = f", schema_id: {ids[0]}" if ids else ""
         return [f"envelope: {{route: {in_yaml(_likely(texts))}{schema_id}, payload: {blobs[0]}}}"]
-    lines = ["envelope: none  # a table for each topic"]
-    if texts:
-        lines.append(
-            f"envelope: {{format: none, route: {in_yaml(_likely(texts))}}}  # a table for each value of the field"
-        )
+    lines = [
+        f"envelope: {{route: {{oneof: {in_yaml(name)}}}}}  # a table for each member, the row is what it holds"
+        for name in message.routes.oneofs
+    ]
+    lines += [
+        f"envelope: {{route: {{any: {in_yaml(name)}}}}}  # a table for each type, the row is what it holds"
+        for name in message.routes.anys
+    ]
+    lines.append("envelope: none  # a table for each topic")
+    if texts or inner:
+        route = in_yaml(_likely([*texts, *inner]))
+        lines.append(f"envelope: {{format: none, route: {route}}}  # a table for each value of the field")
     return [*lines, "envelope: {route: {from: message_type}}  # a table for each type of message"]
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -468,6 +469,20 @@ def test_a_partitioned_table_asks_for_the_other_engine(spec: MessageSpec) -> Non
     write_deltalake(spec.table("a"), pa.table({"user": ["x"], "day": [1]}), partition_by=["day"])
     outcome, _ = put(spec, event(1, user="x"))
     assert (outcome.state, outcome.append.why_spark) == ("spark", "a partitioned table")
+
+
+def test_rows_say_when_they_were_written_where_that_is_asked_for_also_in_a_table_that_is_there(
+    spec: MessageSpec,
+) -> None:
+    put(spec, event(1, user="x"))
+    before = datetime.now(UTC)
+    told = replace(spec, batch=1, tables=spec.tables.model_copy(update={"written_at": True}))
+    outcome, _ = put(told, event(1, user="y"))
+    rows = {
+        r["user"]: r["_origin"].get("written_at") for r in DeltaTable(spec.table("a")).to_pyarrow_table().to_pylist()
+    }
+    assert outcome.state == "written" and rows["x"] is None
+    assert before <= rows["y"] <= datetime.now(UTC)
 
 
 # -- a task ------------------------------------------------------------------------------------------------

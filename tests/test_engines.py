@@ -249,3 +249,32 @@ def test_an_empty_message_is_a_row_of_defaults(scenario: Scenario) -> None:
     (row,) = scenario.rows("a")
     assert (row["user"], row["score"], row["detail"], row["trail"]) == ("", 0, None, [])
     scenario.check()
+
+
+def test_tables_are_partitioned_clustered_and_commented_as_the_settings_say(lake: Path, spark: SparkSession) -> None:
+    text = V1.replace("string user = 1;", "string user = 1; // who played\n")
+    patterns = [{"routes": ["a", "d"], "partition_by": ["score"]}, {"routes": ["b"], "cluster_by": ["user"]}]
+    own = {"c": {"partition_by": ["gone"]}}
+    comments = {"comment": "Events of {route}", "column_comments": {"score": "points"}}
+    scenario = Scenario(lake, tables={**comments, "patterns": patterns, "routes": own})
+    for version in (text, V2):
+        for route in "abc":
+            schema_id = scenario.schema(f"{route}-value", version)
+            rows = (message(version, "event", user=user, score=score) for user, score in (("x", 1), ("y", 2)))
+            scenario.send(*(scenario.event(route, schema_id, row) for row in rows))
+        scenario.run()
+    details = {
+        route: spark.sql(f"DESCRIBE DETAIL delta.`{scenario.path(route)}`").collect()[0].asDict() for route in "ab"
+    }
+    assert [details[r]["partitionColumns"] for r in "ab"] == [["score"], []]
+    assert [details[r]["clusteringColumns"] for r in "ab"] == [[], ["user"]]
+    assert [details[r]["description"] for r in "ab"] == ["Events of a", "Events of b"]
+    for route in "ab":
+        columns = spark.table(f"delta.`{scenario.path(route)}`").schema
+        assert [columns[name].metadata.get("comment") for name in ("user", "score", "boss")] == [
+            "who played", "points", None,
+        ]  # fmt: skip
+        assert sorted((r["user"], r["score"]) for r in scenario.rows(route)) == [("x", 1)] * 2 + [("y", 2)] * 2
+        assert scenario.newest(route).engine == "spark"
+    assert scenario.newest("c").state == "parked"
+    scenario.check()

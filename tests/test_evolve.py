@@ -15,7 +15,8 @@ from distributary.errors import Reason
 from distributary.schemas.protobuf.protobuf import decoder_for
 from distributary.schemas.registry.compile import compile_text
 from distributary.tables.column_names import home, leaves
-from distributary.tables.evolve import Evolution, Policy, Slot, common_type, evolve
+from distributary.tables.common_types import common_type
+from distributary.tables.evolve import Evolution, Policy, Slot, evolve
 from tests.random_tables import TIMESTAMP, schemas, types
 
 INT, LONG, FLOAT, DOUBLE, STRING = pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string()

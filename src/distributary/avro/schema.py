@@ -7,7 +7,7 @@ FIELD in place of its type, and unknown logical types (`json`, `number`, `varcha
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -27,8 +27,11 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Field:
+    """`doc`: what the schema says of it, for people."""
+
     name: str
     node: Node
+    doc: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +136,9 @@ class _Parser:
         inner = str(schema.get("namespace", name.rpartition(".")[0] or namespace))
         self._learn(schema, namespace, Recursion(name))
         fields = []
-        for field in schema["fields"]:
+        for declared in schema["fields"]:
             # the field's own attributes count as its type's: Datastream's documentation writes them there
-            fields.append(Field(str(field["name"]), _logical(self.node(field["type"], inner), field)))
+            fields.append(Field(str(declared["name"]), _logical(self.node(declared["type"], inner), declared)))
         record = Record(name, tuple(fields))
         self._learn(schema, namespace, record)
         return record

@@ -1,6 +1,8 @@
 """The pipeline file: `load` reads and checks it; the models are its keys."""
 
 from distributary.config.databricks import Databricks
+from distributary.config.describing import Description, Pattern
+from distributary.config.evolution import Evolution, EvolutionOverride
 from distributary.config.kafka_security import KafkaSecurity
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.loading import load, load_document
@@ -18,7 +20,7 @@ from distributary.config.sources import (
     Source,
 )
 from distributary.config.state_folder import DeclarativeFolder, HopFolder, SharesFolder, StateFolder
-from distributary.config.writing import Engine, Evolution, EvolutionOverride, Quarantine, RouteOverride, Tables
+from distributary.config.writing import Engine, Quarantine, RouteOverride, Tables
 
 __all__ = [
     "Bronze",
@@ -26,6 +28,7 @@ __all__ = [
     "DatastreamSource",
     "DeclarativeFolder",
     "DeltaSource",
+    "Description",
     "Email",
     "Engine",
     "Envelope",
@@ -38,6 +41,7 @@ __all__ = [
     "Metrics",
     "Notices",
     "Otlp",
+    "Pattern",
     "Payload",
     "Pipeline",
     "Quarantine",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from distributary.config.base import fault, is_given
 from distributary.config.databricks import not_on_databricks
+from distributary.config.described import check_described
 from distributary.config.environment import environment
 from distributary.config.keyed import OF_KEYED, check_keyed
 from distributary.config.layouts import Bronze
@@ -29,6 +30,7 @@ def check_together(config: Pipeline) -> None:
     _check_declarative(config)
     _check_layout(config)
     _check_names(config)
+    check_described(config)
     if config.envelope.format == "json" and "payload" not in config.model_fields_set:
         detail = "an envelope of JSON does not say what payloads are: give payload: {format: json, framing: none}"
         raise fault("payload", f"{detail}, or another format")

@@ -8,73 +8,22 @@ from pydantic import Field, SecretStr, StringConstraints, field_validator, model
 
 from distributary.config.addresses import Folder
 from distributary.config.base import Model, fault
-from distributary.config.quantities import Database, Distinct, Duration, Option, Size, Text, Time
+from distributary.config.describing import Describing, Description, Pattern, description_of
+from distributary.config.evolution import Evolution, EvolutionOverride
+from distributary.config.quantities import Database, Distinct, Duration, Text, Time
 from distributary.config.shaping import Expectation, SelectList
 from distributary.names import check_pattern, check_template, table_name
 
 Engine: TypeAlias = Literal["auto", "task", "spark"]
-NewColumn: TypeAlias = Literal["add", "quarantine", "freeze"]
-TypeChange: TypeAlias = Literal["widen", "type_widening", "new_column", "quarantine", "freeze"]
-
-
-SHORT_EVOLUTION: dict[str, dict[str, str]] = {
-    "merge": {"new_column": "add", "type_change": "widen"},
-    "overwrite": {"new_column": "add", "type_change": "new_column"},
-    "none": {"new_column": "freeze", "type_change": "freeze"},
-}
-"""One word for both rules, as other connectors name them."""
 
 DAY_SEC = 86400.0
 SHORTEST_RETENTION_SEC = 3 * DAY_SEC
 """Late files can come for so long (data-integrations/datastream-delta-plugins, DATASTREAM_SLA)."""
 
-
-class Evolution(Model):
-    new_column: NewColumn = Field(
-        default="add",
-        description="A field without a column: add the column; `quarantine` the rows that have a value in it; or "
-        "`freeze`: the same, for tables whose columns are never to change (reason FROZEN_COLUMN).",
-    )
-    type_change: TypeChange = Field(
-        default="widen",
-        description="A field of another type than its column. `widen`: where no value is lost, the column gets the "
-        "wider type and the table's files are written anew, so that every reader can open it; else, and for a table "
-        "above rewrite_up_to, as new_column. `type_widening`: the same by Delta's feature of that name, which writes "
-        "nothing anew, makes Spark the table's writer, and shuts out most readers but Spark. `new_column`: a second "
-        "column (`score__string`). `quarantine` the rows that have a value in it. `freeze`: values that fit the "
-        "column's type are written, rows with others are quarantined.",
-    )
-    rewrite_up_to: Size = Field(
-        default=2**30, description="The largest table that `widen` writes anew, by the size of its files."
-    )
-    max_columns: int = Field(
-        default=20_000,
-        ge=1,
-        description="The most columns of a table, those inside of structs counted. A schema that would bring more adds "
-        "none; rows that have a value in one of those are quarantined (reason TOO_MANY_COLUMNS).",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _word(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value not in SHORT_EVOLUTION:
-            raise ValueError("allowed: 'merge', 'overwrite', 'none', or keys as in {new_column: add}")
-        return SHORT_EVOLUTION[value]
-
-
-class EvolutionOverride(Model):
-    new_column: NewColumn | None = Field(default=None, description="In place of tables.evolution.new_column.")
-    type_change: TypeChange | None = Field(default=None, description="In place of tables.evolution.type_change.")
-    rewrite_up_to: Size | None = Field(default=None, description="In place of tables.evolution.rewrite_up_to.")
-    max_columns: int | None = Field(default=None, ge=1, description="In place of tables.evolution.max_columns.")
-
-
 TableName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_]{0,199}$")]
 
 
-class RouteOverride(Model):
+class RouteOverride(Describing):
     CHANGE_KEYS: ClassVar = ("epochs", "repair_backfills", "toast_columns", "log", "merged", "view", "history")
     """Keys that mean something for change files only."""
 
@@ -114,7 +63,7 @@ class RouteOverride(Model):
     history: TableName | None = Field(default=None, description="Change files: the same for its history table.")
 
 
-class Tables(Model):
+class Tables(Describing):
     CHANGE_KEYS: ClassVar = (
         "merged",
         "view",
@@ -156,6 +105,11 @@ class Tables(Model):
     origin: bool = Field(
         default=True, description="Each table gets one struct column that tells where a row came from."
     )
+    written_at: bool = Field(
+        default=False,
+        description="`_origin.written_at` says when a row was written, for readers that take what is new. Messages "
+        "without keys only, with evolution.new_column add.",
+    )
     expectations: list[Expectation] = Field(default=[], description="What a row should be. See docs/declarative.md.")
     select: SelectList | None = Field(
         default=None,
@@ -181,8 +135,10 @@ class Tables(Model):
     storage_options: dict[str, SecretStr] = Field(
         default={}, description="Settings and credentials of the store for the task engine, as delta-rs names them."
     )
-    properties: dict[str, Option] = Field(
-        default={}, description="Delta table properties, set when a table is created."
+    patterns: list[Pattern] = Field(
+        default=[],
+        description="Comments, properties and columns to partition or cluster by, of all routes that match. Later ones "
+        "go before earlier ones, and a route's own settings before all.",
     )
     max_new_tables: int = Field(
         default=5_000,
@@ -341,6 +297,11 @@ class Tables(Model):
             return self.engine, self.evolution
         rules = table.evolution.model_dump(exclude_none=True) if table.evolution else {}
         return table.engine or self.engine, self.evolution.model_copy(update=rules)
+
+    def described(self, route: str) -> Description:
+        """What the table of `route` (as it is sent) gets when it is made."""
+        own = [self.routes[route]] if route in self.routes else []
+        return description_of(route, [self, *(pattern for pattern in self.patterns if pattern.takes(route)), *own])
 
     def each(self, key: str) -> dict[str, Any]:
         """What a key says of all tables and what it says of a route, where it does; by the key's full name."""

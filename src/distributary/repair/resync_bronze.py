@@ -119,7 +119,7 @@ class _Resync:
         self.replay, *self.former = [self._replay(stream) for stream in (mine, *others)]
         self.fanout = self.replay.fanout
         self.uri = self.fanout.spec("", 0, {}, {}, [route]).table(route)
-        self.table = Table(self.uri, store, Owner(config.pipeline, route), config.tables.properties)
+        self.table = Table.of_route(self.uri, store, Owner(config.pipeline, route), config.tables)
 
     def _replay(self, stream: Pipeline) -> Replay:
         fanout = Fanout(self.spark, stream, schemas_of(stream), self.store)
@@ -212,6 +212,10 @@ class _Resync:
         spec = self.fanout.spec("", 0, {}, {}, [self.route])
         table = open_own(self.route, spec)
         if table is None:
+            if self.table.partitioned_by or self.table.clustered_by:
+                raise BadInput(
+                    detail=f"only Spark can make {self.uri}, which is to be partitioned or clustered; {_ANEW}"
+                )
             return None
         self._check_writable(table)
         while any(table.newest(stream) > batch for stream, batch in now.finished.items()):

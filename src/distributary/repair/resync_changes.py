@@ -181,9 +181,9 @@ class _Rebuild:
     def _replaced(
         self, uri: str, table: Snapshot | None, schema: pa.Schema, files: Sequence[DataFile], txn: Txn
     ) -> bool:
-        properties: Mapping[str, str] = self.config.tables.properties
-        properties = for_rewrites(properties) if uri == self.history_uri else properties
-        target = Table(uri, self.store, self.owner, properties)
+        target = Table.of_route(uri, self.store, self.owner, self.config.tables)
+        if uri == self.history_uri:
+            target = replace(target, properties=for_rewrites(target.properties))
         if table is not None:
             return target.replace_all(table, schema, files, txn)
         try:

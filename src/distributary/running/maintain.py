@@ -39,7 +39,7 @@ from distributary.tables.files import TableFiles
 from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.purge import purge_vectors
 from distributary.tables.quarantine import quarantine_uri
-from distributary.tables.snapshot import OWNER_KEY, Owner, Snapshot
+from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.spark_upkeep import compact_by_spark, vacuum_by_spark
 from distributary.tables.store import Store
 from distributary.tables.table import Table
@@ -194,7 +194,7 @@ class Carer:
         rules = self.config.maintenance
         by_spark = spark_needed(opened, table.partitioned_by) is not None
         if not by_spark:
-            _own(opened)
+            opened.keep_owner()
             if table.merged is not None:
                 _purge(opened, self.config, table.merged, self._oldest(table.route), upkeep)
             if self.config.tables.merge == "merge_on_read":
@@ -234,13 +234,6 @@ class Carer:
 def _purges(config: Pipeline) -> bool:
     """Of messages only where the pipeline file asks for it: nobody knows how late they come."""
     return config.holds_changes or is_given(config.tables, "tombstone_retention")
-
-
-def _own(table: Snapshot) -> None:
-    """Earlier versions wrote the owner into the description, which anybody may change."""
-    if table.owner is not None and OWNER_KEY not in table.properties:
-        table.set_properties(table.owner.properties())
-        table.refresh()
 
 
 def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, upkeep: Maintained) -> None:

@@ -48,9 +48,12 @@ def why_spark(table: Snapshot | None, tables: Tables, route: str, evolution: Evo
     the rows make of its columns."""
     if (why := by_settings(tables, route)) is not None:
         return why
+    described = tables.described(route)
+    if table is None and (described.partition_by or described.cluster_by):
+        return "tables.partition_by" if described.partition_by else "tables.cluster_by"
     if table is not None and (why := spark_needed(table)) is not None:
         return why
-    if table is None and (unknown := sorted(tables.properties.keys() - TASK_PROPERTIES)):
+    if table is None and (unknown := sorted(described.properties.keys() - TASK_PROPERTIES)):
         return f"table properties {', '.join(unknown)}"
     return evolution.widening if evolution is not None and in_place(policy_of(tables, route), table) else None
 
@@ -99,6 +102,7 @@ def policy_of(tables: Tables, route: str) -> Policy:
         type_widening=widens,
         rewrite_up_to=None if widens or engine == "spark" else rules.rewrite_up_to,
         max_columns=rules.max_columns,
+        comments=tables.described(route).column_comments,
     )
 
 

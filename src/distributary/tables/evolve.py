@@ -21,7 +21,7 @@ list<null>) get no column: Delta refuses array<void>, and a streaming read refus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Literal
@@ -30,6 +30,8 @@ import pyarrow as pa
 
 from distributary.errors import Reason
 from distributary.tables.column_names import folded, home, leaves, type_text, type_word
+from distributary.tables.comments import comment_of, commented
+from distributary.tables.common_types import common_type
 
 _NUMBER, _NAME = b"number", b"name"
 """What a field says of where it comes from (`schemas.protobuf.columns`)."""
@@ -57,6 +59,8 @@ class Policy:
     rewrite_up_to: int | None = None
     max_columns: int | None = None
     full: bool = False
+    comments: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Of new columns, by path; they go before those of the incoming fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,7 @@ def evolve(table: pa.Schema | None, incoming: Sequence[pa.Schema], policy: Polic
     for schema in incoming:
         fields, ways = _merged(fields, list(schema), rules)
         slots.append(ways)
+    fields = [*fields[: len(before)], *(commented(new, policy.comments) for new in fields[len(before) :])]
     widened = tuple(widenings(before, fields))
     return Evolution(pa.schema(fields), table is not None and fields != before, widened, tuple(slots))
 
@@ -252,7 +257,7 @@ class _Columns:
         place = len(self.fields)
         self.exact[name] = self.index[folded(name)] = place
         self.taken.add(place)
-        self.fields.append(pa.field(name, way.kind))
+        self.fields.append(pa.field(name, way.kind, metadata=comment_of(new)))
         return way.slot(new.name, name)
 
 
@@ -369,31 +374,6 @@ def _leaves_of(kind: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[tuple
         yield from _leaves_of(kind.item_type, (*path, "value"))
     else:
         yield path, kind
-
-
-_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-
-
-def common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """The smaller of the types that hold every value of both, among the pairs that Delta can widen; else None."""
-    if a == b:
-        return a
-    if a in _INTEGERS and b in _INTEGERS:
-        return max(a, b, key=_INTEGERS.index)
-    for wider, narrower in ((a, b), (b, a)):
-        if pa.types.is_decimal(wider) and narrower in _INTEGERS:
-            digits = 10 if narrower != pa.int64() else 20
-            integral = max(wider.precision - wider.scale, digits)
-            return pa.decimal128(integral + wider.scale, wider.scale) if integral + wider.scale <= 38 else None
-        if wider == pa.float64() and narrower in (pa.float32(), *_INTEGERS[:3]):
-            return wider
-        if wider == pa.float32() and narrower in _INTEGERS[:3]:
-            return pa.float64()
-    if pa.types.is_decimal(a) and pa.types.is_decimal(b):
-        scale = max(a.scale, b.scale)
-        precision = max(a.precision - a.scale, b.precision - b.scale) + scale
-        return pa.decimal128(precision, scale) if precision <= 38 else None
-    return None
 
 
 def _is_numbered(new: pa.Field) -> bool:

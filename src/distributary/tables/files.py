@@ -24,6 +24,8 @@ from distributary.tables.store import Store, filesystem
 
 READ_ROWS = 1 << 18
 _MAPPED = "delta.columnMapping.physicalName"
+_PARTITION = "partition."
+"""Before a partition column's name among the actions of delta-rs."""
 
 
 def open_parquet(source: Any, **options: Any) -> pq.ParquetFile:
@@ -52,7 +54,8 @@ class TableFiles:
 
     def __init__(self, table: Snapshot) -> None:
         actions = table.adds()
-        self._places = actions.select([n for n in actions.column_names if n == "path" or n.startswith("partition.")])
+        partitions = [name for name in actions.column_names if name.startswith(_PARTITION)]
+        self._places = actions.select(["path", *partitions])
         self.names = _paths(self._places)
         self._written_at = dict(zip(self.names, actions.column("modification_time").to_pylist(), strict=True))
         self._system = filesystem(table.uri, table.store)
@@ -67,7 +70,8 @@ class TableFiles:
     def within(self, column: str, value: str) -> TableFiles:
         """Those of one partition; the table's log is not read again for them."""
         narrowed = copy(self)
-        narrowed.names = _paths(self._places.filter(pc.equal(self._places.column(f"partition.{column}"), value)))
+        narrowed._places = self._places.filter(pc.equal(self._places.column(f"{_PARTITION}{column}"), value))
+        narrowed.names = _paths(narrowed._places)
         return narrowed
 
     @property
@@ -101,7 +105,7 @@ class TableFiles:
     def _read(self, name: str, columns: Mapping[str, Sequence[str]]) -> Iterator[pa.Table]:
         live_rows = self._kept.get(name.rsplit("/", 1)[-1])
         begin = 0
-        for piece in _pieces(self._system, name, columns):
+        for piece in self._filled(name, _pieces(self._system, name, columns)):
             if live_rows is None:
                 yield piece
                 continue
@@ -111,6 +115,19 @@ class TableFiles:
             keep[: len(live_piece)] = live_piece
             begin += piece.num_rows
             yield piece.filter(pa.array(keep))
+
+    def _filled(self, name: str, pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """With the columns that the table is partitioned by: their values stand in its log, not in its files (Delta
+        protocol, "Partition Value Serialization")."""
+        columns = [column.removeprefix(_PARTITION) for column in self._places.column_names[1:]]
+        place = self.names.index(name) if columns and name in self.names else None
+        for piece in pieces:
+            if place is not None:
+                for column in set(columns) & set(piece.column_names):
+                    value = self._places.column(f"{_PARTITION}{column}")[place]
+                    filled = pa.repeat(value, piece.num_rows)
+                    piece = piece.set_column(piece.column_names.index(column), column, filled)
+            yield piece
 
     def read_all(self, paths: Sequence[str]) -> Iterator[pa.Table]:
         """As `read`, of one file after the other."""

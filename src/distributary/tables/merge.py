@@ -96,6 +96,7 @@ def merge_rows(target: MergeTarget, reduced: Reduced, keys: Sequence[str], rules
     incoming = Incoming(rows, keys, rules, reduced.since)
     if table is None:
         return _create(target, incoming, evolution, txn)
+    table.keep_owner()
     widened = said_of(table, evolution)
     if evolution.changed:
         table = with_columns(table, evolution)

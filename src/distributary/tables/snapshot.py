@@ -303,6 +303,19 @@ class Snapshot:
         self.delta.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
 
     @edge()
+    def describe(self, comment: str) -> None:
+        """Give the table another description."""
+        self.delta.alter.set_table_description(comment)
+
+    def keep_owner(self) -> None:
+        """Make a property of an owner that only the description tells, which anybody may change: tables of version
+        0.1.0, and of stores without conditional puts. This snapshot is of the version after."""
+        owner = self.owner
+        if owner is not None and OWNER_KEY not in self.properties:
+            self.set_properties(owner.properties())
+            self.refresh()
+
+    @edge()
     def compact(self, *, hooks: bool = True, **rules: Any) -> None:
         """Small files into large ones; this snapshot is of the version after. `rules`: deltalake's own."""
         self.delta.optimize.compact(post_commithook_properties=None if hooks else HOOKS, **rules)

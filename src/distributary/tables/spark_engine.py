@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -18,12 +18,13 @@ from delta.tables import DeltaTable as SparkDeltaTable
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
 
 from distributary.names import literal, quoted
+from distributary.tables.comments import comment_of
 from distributary.tables.evolve import Evolution, Policy, evolve
-from distributary.tables.snapshot import Snapshot, Txn, columns_of
+from distributary.tables.snapshot import OWNER_KEY, Snapshot, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.widening import for_spark
@@ -53,21 +54,33 @@ class SparkEngine:
             if table is None:
                 self._create(target, evolution.schema)
             else:
-                self._widen(target.uri, evolution, table.properties)
+                self._widen(target.uri, evolution, table)
         except PySparkException as e:
             raise SparkEngineError(first_line(e)) from e
         return evolution.schema
 
     def _create(self, target: Table, schema: pa.Schema) -> None:
+        for key, columns in (("partition_by", target.partitioned_by), ("cluster_by", target.clustered_by)):
+            if missing := [name for name in columns if name.split(".")[0] not in schema.names]:
+                raise SparkEngineError(f"tables.{key} names {missing[0]!r}, and the rows have no such column")
         builder = SparkDeltaTable.createIfNotExists(self.spark).location(target.uri)
         for key, value in {**_mapping(schema), **target.properties_of_new}.items():
             builder = builder.property(key, value)
-        builder.addColumns(spark_schema(schema)).execute()
+        builder = builder.addColumns(spark_schema(schema))
+        if target.partitioned_by:
+            builder = builder.partitionedBy(*target.partitioned_by)
+        if target.clustered_by:
+            builder = builder.clusterBy(*target.clustered_by)
+        if target.comment is not None:
+            builder = builder.comment(target.comment)
+        builder.execute()
 
-    def _widen(self, uri: str, evolution: Evolution, properties: Mapping[str, str]) -> None:
-        """`properties`: the table's properties."""
+    def _widen(self, uri: str, evolution: Evolution, table: Snapshot) -> None:
+        owner, properties = table.owner, table.properties
         needed = {**_mapping(evolution.schema), **({WIDENING: "true"} if evolution.widened else {})}
         missing = {key: value for key, value in needed.items() if properties.get(key) != value}
+        if owner is not None and OWNER_KEY not in properties:
+            missing |= owner.properties()  # as `Snapshot.keep_owner`
         name = f"delta.{quoted(uri)}"
         if missing:
             # In one statement: Spark takes no other property of a table that needs its names mapped.
@@ -121,8 +134,13 @@ def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """A table's Arrow schema as Spark spells it."""
-    return from_arrow_schema(schema)
+    """A table's Arrow schema as Spark spells it, with the comments of its columns (not of fields inside of them)."""
+    return StructType([StructField(f.name, from_arrow_type(f.type), f.nullable, _comment(f)) for f in schema])
+
+
+def _comment(field: pa.Field) -> dict[str, str] | None:
+    about = comment_of(field)
+    return None if about is None else {key.decode(): text.decode() for key, text in about.items()}
 
 
 def spark_ended(error: BaseException) -> bool:

@@ -22,6 +22,7 @@ from deltalake import CommitProperties, Transaction
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from distributary.backoff import Backoff, any_chance
+from distributary.config import Tables
 from distributary.errors import TableCollision
 from distributary.errors.border import contained
 from distributary.tables.checkpoints import checkpoint_in_turn
@@ -67,13 +68,22 @@ class Appended:
 
 @dataclass(frozen=True)
 class Table:
-    """`owner`: who makes it, and must have made it. `properties`, `partitioned_by`: of a table that is made anew."""
+    """`owner`: who makes it, and must have made it. All else is of a table that is made anew; `clustered_by`: by engine
+    `spark` only."""
 
     uri: str
     store: Store
     owner: Owner | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     partitioned_by: tuple[str, ...] = ()
+    clustered_by: tuple[str, ...] = ()
+    comment: str | None = None
+
+    @classmethod
+    def of_route(cls, uri: str, store: Store, owner: Owner, tables: Tables) -> Table:
+        """A table of the owner's route, as the settings describe it."""
+        about = tables.described(owner.route)
+        return cls(uri, store, owner, about.properties, about.partition_by, about.cluster_by, about.comment)
 
     def open(self) -> Snapshot | None:
         """The table as it is now, None where there is none yet.
@@ -136,6 +146,8 @@ class Table:
         that is there does nothing. Raises CommitConflict when another writer changed what was decided upon,
         TableFault, OSError, pa.ArrowException.
         """
+        if before is not None and self.owner is not None:
+            before.keep_owner()
         if before is not None and evolution.widened:
             narrow = types_before(before.schema, evolution.schema)
             if not narrow.equals(before.schema):
@@ -238,7 +250,7 @@ class Table:
     def _create(self, schema: pa.Schema, files: Sequence[DataFile], commit: CommitProperties | None) -> None:
         """deltalake makes no table with a property that Delta does not know, such as its owner (1.6.6). So it makes the
         first commit elsewhere, and that is put here with the owner in it; where nothing can be put once, the owner is
-        the description."""
+        the description until the next commit, so that a table is never without one."""
         create = partial(
             create_table_with_add_actions,
             schema=delta_schema(schema),
@@ -249,13 +261,17 @@ class Table:
             commit_properties=commit,
         )
         if self.owner is None:
-            create(engine_uri(self.uri), storage_options=dict(self.store.options) or None)
+            create(engine_uri(self.uri), storage_options=dict(self.store.options) or None, description=self.comment)
         elif cannot_put_once(self.uri, self.store):
             options = dict(self.store.options) or None
             create(engine_uri(self.uri), storage_options=options, description=self.owner.text())
+            table = Snapshot(self.uri, self.store)
+            table.keep_owner()
+            if self.comment is not None:
+                table.describe(self.comment)
         else:
             with TemporaryDirectory(prefix="distributary-") as folder:
-                create(folder)
+                create(folder, description=self.comment)
                 text = first_commit(Path(folder), self.owner.properties())
             if Snapshot.open(self.uri, self.store) is not None or not put_commit(self.uri, self.store, 0, text):
                 raise CommitConflict(f"{self.uri} is there already")

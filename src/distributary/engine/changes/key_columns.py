@@ -20,7 +20,7 @@ from distributary.changes.model import METADATA
 from distributary.engine.changes.fitting import column_name
 from distributary.engine.changes.task_spec import ORIGIN
 from distributary.tables.column_names import home, second_columns
-from distributary.tables.evolve import common_type
+from distributary.tables.common_types import common_type
 
 KeyTypes = Mapping[str, pa.DataType]
 """Key column -> the type that holds every key."""

@@ -15,8 +15,9 @@ from distributary.engine.changes.key_columns import KeyTypes, key_types, with_ty
 from distributary.engine.changes.task_spec import ChangeSpec
 from distributary.engine.outcomes import Merge
 from distributary.errors import KeysChanged, KeysSwitched, KeyTypeChanged
+from distributary.tables.common_types import common_type
 from distributary.tables.engines import by_settings, spark_needed
-from distributary.tables.evolve import common_type, widened_in_words
+from distributary.tables.evolve import widened_in_words
 from distributary.tables.rewrite import rewrite_wider
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.table import Table

@@ -37,8 +37,9 @@ def record(into: Into, events: pa.Table, spec: ChangeSpec, txn: Txn) -> None:
     check_keys(own, table)
     table, types = with_wider_keys(own, table, events.schema, spec, {})
     events = whole(events, types)
-    made_with = for_rewrites(spec.named.tables.properties)
-    target = MergeTarget(replace(own.table(spec), properties=made_with), table, spec.named.policy(own.route))
+    own_table = own.table(spec)
+    own_table = replace(own_table, properties=for_rewrites(own_table.properties))
+    target = MergeTarget(own_table, table, spec.named.policy(own.route))
     try:
         _take(own, target, events, spec, txn)
     except Unfilled as e:

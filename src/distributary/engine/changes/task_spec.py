@@ -80,7 +80,7 @@ class ChangeSpec(TaskSpec):
 
     def target(self, uri: str, route: str, keys: Sequence[str] = ()) -> Table:
         """A table of the route, as it must be: its log, or with `keys` its merged one."""
-        return Table(uri, self.store, Owner(self.pipeline, route, tuple(keys)), self.named.tables.properties)
+        return Table.of_route(uri, self.store, Owner(self.pipeline, route, tuple(keys)), self.named.tables)
 
     @property
     def replay(self) -> ReplayCheck:

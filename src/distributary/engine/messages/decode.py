@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 from distributary.engine.messages.chunks import GONE, KEY, Groups, WriterSchema
 from distributary.engine.messages.record_keys import beside, key_fields, read_keys
 from distributary.engine.messages.stored_changes import ChangeDecoder, ids_of, value_message
-from distributary.engine.messages.task_spec import ORIGIN, ORIGIN_TYPE, MessageSpec, killing, payload_columns
+from distributary.engine.messages.task_spec import ORIGIN, WRITTEN_AT, MessageSpec, killing, payload_columns
 from distributary.engine.outcomes import Outcome
 from distributary.errors import BadInput, DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.errors.border import by_halves, contained
@@ -219,7 +220,7 @@ def _checked(
 
 def incoming_schema(columns: pa.Schema, spec: MessageSpec) -> pa.Schema:
     """The columns that a writer schema's rows bring to a table, with the column that says where they came from."""
-    extra = [pa.field(ORIGIN, ORIGIN_TYPE)] if spec.tables.origin else []
+    extra = [pa.field(ORIGIN, spec.origin_type)] if spec.tables.origin else []
     return pa.schema([*payload_columns(columns), *extra])
 
 
@@ -369,7 +370,7 @@ def _conformed(
 ) -> tuple[pa.Table, list[pa.Table]]:
     """One writer's rows in the columns of `schema`, and those of them that may not enter."""
     if spec.tables.origin:
-        batch = batch.append_column(ORIGIN, _origin(origin, writer[0], spec.batch))
+        batch = batch.append_column(ORIGIN, _origin(origin, writer[0], spec))
     conformed = conform(batch, slots, schema)
     rejected = conformed.rejected
     if not len(schema):  # none of the first schema's columns could be added: there is no table to hold a row
@@ -381,11 +382,13 @@ def _conformed(
     return conformed.entering(schema), list(bad)
 
 
-def _origin(records: pa.RecordBatch, schema_id: int, batch: int) -> pa.Array:
+def _origin(records: pa.RecordBatch, schema_id: int, spec: MessageSpec) -> pa.Array:
     rows = records.num_rows
     filled = {
         "schema_id": pa.repeat(pa.scalar(schema_id, pa.int32()), rows),
-        "batch": pa.repeat(pa.scalar(batch, pa.int64()), rows),
+        "batch": pa.repeat(pa.scalar(spec.batch, pa.int64()), rows),
+        WRITTEN_AT.name: pa.repeat(pa.scalar(datetime.now(UTC), WRITTEN_AT.type), rows),
     }
-    columns = [filled[f.name] if f.name in filled else records.column(f.name) for f in ORIGIN_TYPE]
-    return pa.StructArray.from_arrays(columns, fields=list(ORIGIN_TYPE))
+    fields = list(spec.origin_type)
+    columns = [filled[f.name] if f.name in filled else records.column(f.name) for f in fields]
+    return pa.StructArray.from_arrays(columns, fields=fields)

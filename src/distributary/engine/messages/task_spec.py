@@ -44,6 +44,10 @@ ORIGIN_TYPE = pa.struct(
 )
 
 
+WRITTEN_AT = pa.field("written_at", pa.timestamp("us", tz="UTC"))
+"""A field more of `ORIGIN`, where the settings ask for it (`tables.written_at`)."""
+
+
 def payload_columns(columns: pa.Schema) -> pa.Schema:
     """A writer schema's columns; none may take the origin's name."""
     return pa.schema([f.with_name(f"{ORIGIN}__field") if f.name.lower() == ORIGIN else f for f in columns])
@@ -139,10 +143,10 @@ class MessageSpec(TaskSpec):
 
     def target(self, route: str) -> Table:
         """The route's table, as it must be."""
-        properties = self.tables.properties
         if self.wide is not None:
+            properties = self.tables.properties
             return Table(self.wide, self.store, Owner(self.pipeline, ""), properties, partitioned_by=(KEY,))
-        return Table(self.table(route), self.store, Owner(self.pipeline, route), properties)
+        return Table.of_route(self.table(route), self.store, Owner(self.pipeline, route), self.tables)
 
     def columns(self, route: str, table: Snapshot | None) -> pa.Schema | None:
         """The route's table as the route sees it; None where it has none of its rows yet."""
@@ -162,6 +166,11 @@ class MessageSpec(TaskSpec):
     def row_sql(self, route: str) -> RowSql:
         """What the route's rows should be, and which columns are written."""
         return RowSql.of(self.tables, route)
+
+    @property
+    def origin_type(self) -> pa.DataType:
+        """That of `ORIGIN`."""
+        return pa.struct([*ORIGIN_TYPE, WRITTEN_AT]) if self.tables.written_at else ORIGIN_TYPE
 
     def policy(self, route: str) -> Policy:
         return policy_of(self.tables, route)

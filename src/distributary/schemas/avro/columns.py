@@ -18,7 +18,7 @@ from distributary.avro.schema import Array, Field, Map, Node, Record, Recursion,
 from distributary.avro.walk_columns import ARROW
 from distributary.changes import casts
 from distributary.schemas.decoding import distinct_names
-from distributary.schemas.protobuf.columns import EMPTY, EMPTY_COLUMN
+from distributary.schemas.protobuf.columns import COMMENT, EMPTY, EMPTY_COLUMN
 
 Mask = npt.NDArray[np.bool_]
 Converted = tuple[Any, Mask | None]
@@ -85,7 +85,12 @@ def columns_of(record: Record) -> pa.Schema:
 
 def _struct(fields: Sequence[Field]) -> Any:
     names = column_names([field.name for field in fields])
-    return pa.struct([pa.field(name, column_type(field.node)) for name, field in zip(names, fields, strict=True)])
+    return pa.struct([_column(name, field) for name, field in zip(names, fields, strict=True)])
+
+
+def _column(name: str, field: Field) -> Any:
+    about = None if field.doc is None else {COMMENT: field.doc.encode()}
+    return pa.field(name, column_type(field.node), metadata=about)
 
 
 def column_names(names: Sequence[str]) -> list[str]:

@@ -23,6 +23,7 @@ import fastavro
 
 from distributary.avro.schema import PRIMITIVES, Array, Field, Map, Node, Record, Recursion, Scalar, Union
 from distributary.errors import SchemaBroken
+from distributary.schemas.comment_text import one_line
 from distributary.schemas.protobuf.columns import MAX_FIELDS
 
 __all__ = ["MOST_BRANCHES", "Tree", "tree_of"]
@@ -140,7 +141,10 @@ class _Builder:
         if self._left < 0:
             raise ValueError(f"it has more than {MAX_FIELDS:,} fields with all nested ones")
         inside = (*path, name)
-        fields = [Field(field["name"], self.node(field["type"], inside, depth + 1)) for field in schema["fields"]]
+        fields = [
+            Field(field["name"], self.node(field["type"], inside, depth + 1), one_line(field.get("doc")))
+            for field in schema["fields"]
+        ]
         return Record(name, tuple(fields))
 
     def _union(self, branches: list[Any], path: tuple[str, ...], depth: int) -> Node:

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -54,9 +55,11 @@ OPAQUE: Final = ("json", "any", "cut")
 
 MAX_FIELDS: Final = 10_000
 """Fields of one message with all nested ones; mutual recursion of many messages would multiply without bound."""
+# What an Arrow field says of the field it comes from: its number, its name where the column has another, its comment.
 NUMBER: Final = b"number"
 NAME: Final = b"name"
-"""What an Arrow field says of the field it comes from: its number, and its name where the column has another."""
+COMMENT: Final = b"comment"
+NONE: Final[Mapping[str, str]] = MappingProxyType({})
 DEEPEST: Final = (122, 61)
 """What columns may nest: brackets of a Delta schema's JSON (delta-rs stops at 126), levels of an Arrow schema (Arrow
 stops at 64). A struct takes 3 and 1 of them, an array 1 and 1, a map 1 and 2: 39 messages inside each other, 28 if each
@@ -128,6 +131,8 @@ class Field:
     """Full name of the message type; empty unless the field holds messages."""
     name: str = ""
     """As the schema declares it."""
+    comment: str | None = None
+    """As the schema's text has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,23 +155,24 @@ class MessageFields:
 
 def _arrow_field(field: Field) -> pa.Field:
     renamed = {NAME: field.name} if field.name != field.column else {}
-    return pa.field(field.column, field.type, metadata={NUMBER: str(field.number), **renamed})
+    comment = {COMMENT: field.comment.encode()} if field.comment is not None else {}
+    return pa.field(field.column, field.type, metadata={NUMBER: str(field.number), **renamed, **comment})
 
 
-def message_columns(descriptor: Descriptor) -> MessageFields:
-    """The columns of a message, by the rules above.
+def message_columns(descriptor: Descriptor, comments: Mapping[str, str] = NONE) -> MessageFields:
+    """The columns of a message, by the rules above. `comments`: of fields, by full name.
 
     Raises:
         SchemaBroken: the message has more than `MAX_FIELDS` fields with all nested ones.
     """
     room = _within(DEEPEST, _STRUCT)
     try:
-        return _Columns(descriptor.full_name, {}).message(descriptor, (), room)
+        return _Columns(descriptor.full_name, {}, comments).message(descriptor, (), room)
     except SchemaBroken:
         cycles = cycles_of(descriptor)
         if len(set(cycles.values())) == len(cycles):
             raise
-        return _Columns(descriptor.full_name, cycles).message(descriptor, (), room)
+        return _Columns(descriptor.full_name, cycles, comments).message(descriptor, (), room)
 
 
 Room = tuple[int, int]
@@ -189,9 +195,9 @@ class _Columns:
     `cycles`: of each message type the cycle it is part of, where one message of a cycle is all that is expanded.
     """
 
-    def __init__(self, root: str, cycles: Mapping[str, int]) -> None:
+    def __init__(self, root: str, cycles: Mapping[str, int], comments: Mapping[str, str]) -> None:
         self._root, self._left, self._enums = root, MAX_FIELDS, dict[str, Mapping[int, str]]()
-        self._cycles = cycles
+        self._cycles, self._comments = cycles, comments
 
     def message(self, descriptor: Descriptor, path: tuple[str, ...], room: Room) -> MessageFields:
         self._left -= len(descriptor.fields)
@@ -211,8 +217,17 @@ class _Columns:
             inside = _within(room, _MAP)
             key, value = (self._entry_part(target.fields_by_name[member], path, inside) for member in ("key", "value"))
             type_ = pa.map_(key.type, value.type)
+            entry, comment = (key, value), self._comments.get(field.full_name)
             return Field(
-                field.number, column, field.type, "struct", type_, repeated=True, entry=(key, value), name=field.name
+                field.number,
+                column,
+                field.type,
+                "struct",
+                type_,
+                repeated=True,
+                entry=entry,
+                name=field.name,
+                comment=comment,
             )
         form, type_, message = self._target(field, path, _within(room, _ARRAY) if field.is_repeated else room)
         wrapped = target.fields_by_name["value"] if target is not None and form == "wrapper" else field
@@ -231,6 +246,7 @@ class _Columns:
             message=message,
             full_name=target.full_name if target is not None else "",
             name=field.name,
+            comment=self._comments.get(field.full_name),
         )
 
     def _entry_part(self, field: FieldDescriptor, path: tuple[str, ...], room: Room) -> Field:

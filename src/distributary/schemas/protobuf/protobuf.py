@@ -7,6 +7,7 @@ depends on which of them read a row. Bad rows never stop good ones.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Final, Literal
 
@@ -18,9 +19,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 
 from distributary.errors import SchemaBroken
 from distributary.schemas.decoding import BadIndex, Split
-from distributary.schemas.protobuf.columns import message_columns
+from distributary.schemas.protobuf.columns import NONE, message_columns
 from distributary.schemas.protobuf.official_decoder import OfficialDecoder
 from distributary.schemas.protobuf.ptars_decoder import PtarsDecoder
+from distributary.schemas.protobuf.source_comments import comments_of
 from distributary.schemas.protobuf.wire import WireMessage, reachable, why_official
 from distributary.schemas.registry.compile import ProtobufSchema
 
@@ -40,9 +42,12 @@ class MessageDecoder:
         engine_reason: why the engine is "protobuf"; None for ptars.
     """
 
-    def __init__(self, descriptor: Descriptor, *, null_out_of_range: bool = False) -> None:
-        """`descriptor` comes from a pool of its own, which the decoder keeps only if the schema holds an Any."""
-        message = message_columns(descriptor)
+    def __init__(
+        self, descriptor: Descriptor, comments: Mapping[str, str] = NONE, *, null_out_of_range: bool = False
+    ) -> None:
+        """`descriptor` comes from a pool of its own, which the decoder keeps only if the schema holds an Any.
+        `comments`: of fields, by full name."""
+        message = message_columns(descriptor, comments)
         self.full_name: str = descriptor.full_name
         self.columns: pa.Schema = message.schema
         self.engine_reason = why_official(message)
@@ -102,9 +107,8 @@ def decoder_for(
         BadIndex: the path or name leads to no message, or to a map entry.
         SchemaBroken: the descriptors do not link, or the message is too large for a table.
     """
-    return MessageDecoder(
-        descriptor_of(schema, message, raw_nested_indexes=raw_nested_indexes), null_out_of_range=null_out_of_range
-    )
+    descriptor = descriptor_of(schema, message, raw_nested_indexes=raw_nested_indexes)
+    return MessageDecoder(descriptor, comments_of(schema.descriptor_set), null_out_of_range=null_out_of_range)
 
 
 def descriptor_of(schema: ProtobufSchema, message: str, *, raw_nested_indexes: bool = False) -> Descriptor:

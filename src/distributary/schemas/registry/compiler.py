@@ -44,7 +44,7 @@ BROKEN: Final = 1
 TOO_LARGE: Final = 2
 LENGTH: Final = struct.Struct(">I")
 """What goes to the process and comes back: see `compiler_child`."""
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Raised when the same texts compile to something else: what older versions have stored is then no answer."""
 PATIENCE: Final = 20
 """A process is given up after this many times its seconds of CPU: it does not get any."""

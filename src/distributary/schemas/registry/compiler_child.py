@@ -33,6 +33,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from grpc_tools import _protoc_compiler as protoc
 
+from distributary.schemas.protobuf.source_comments import keep_comments
 from distributary.schemas.registry.built_in import WELL_KNOWN, built_in
 from distributary.schemas.registry.compiler import BROKEN, DONE, LENGTH, TOO_LARGE
 from distributary.schemas.registry.lenient import own_names, wire_file, wire_text
@@ -43,6 +44,7 @@ IDLE_SEC: Final = 60.0
 _DESCRIPTOR_CALL: Final = "DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile("
 _NAMES: Final = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL)
 """Faults of a file's name; all others are this machine's."""
+_COMMENT: Final = re.compile(rb"//|/\*")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+=*\s*")
 
 
@@ -145,7 +147,23 @@ def _leniently(
 
 def _compiled(root: str, folder: str) -> list[FileDescriptorProto]:
     generated = protoc.get_protos(os.fsencode(root), [os.fsencode(WELL_KNOWN), os.fsencode(folder)])
-    return [FileDescriptorProto.FromString(_serialised(code.decode())) for _, code in generated]
+    files = [FileDescriptorProto.FromString(_serialised(code.decode())) for _, code in generated]
+    own = {file.name: file for file in files if (Path(folder) / file.name).is_file()}
+    if any(_COMMENT.search((Path(folder) / name).read_bytes()) for name in own):
+        for source in _with_source(root, folder):
+            if source.name in own:
+                keep_comments(own[source.name], source)
+    return files
+
+
+def _with_source(root: str, folder: str) -> list[FileDescriptorProto]:
+    """The same files with what protoc says of their texts, which its Python output leaves out."""
+    with tempfile.TemporaryDirectory(prefix="source-") as place:
+        out = Path(place) / "out"
+        arguments = ["protoc", f"-I{WELL_KNOWN}", f"-I{folder}", f"--descriptor_set_out={out}"]
+        arguments += ["--include_imports", "--include_source_info", root]
+        failed = _run(arguments, Path(place) / "said")
+        return [] if failed else list(FileDescriptorSet.FromString(out.read_bytes()).file)
 
 
 def _serialised(code: str) -> bytes:

@@ -328,6 +328,11 @@ def test_a_wrong_type_says_what_is_allowed(tmp_path: Path, changes: dict[str, An
         ({"spark": {"master": "local[x]"}}, "spark.master", "allowed: local[4]"),
         ({"spark": {"conf": {"driver.memory": "4g"}}}, "spark.conf", "write 'spark.driver.memory'"),
         ({"maintenance": {"target_file_size": 128}}, "maintenance.target_file_size", "1 MB or more, as '128 MB'"),
+        ({"tables__root": "{{ lake }}"}, "tables.root", "a template's {{ }} is not replaced here"),
+        ({"source__topic": ["a", "a"]}, "source.topic", "'a' is given twice"),
+        ({"source": {"type": "delta", "table": "`a`.b"}}, "source.table", "without quotes, as in main.bronze.events"),
+        ({"databricks": {"schedule": "*/15 * * * *"}}, "databricks.schedule", "Quartz cron, which begins with seconds"),
+        ({"metrics": {"address": "localhost:9464"}}, "metrics.address", "an address without a port"),
         ({"trigger": 10}, "trigger", "an interval as in {every: 10 seconds}; this is 10"),
         ({"quarantine__max_ratio": "0.5"}, "quarantine.max_ratio", "allowed: a number; this is text: '0.5'"),
         ({"tables__root": "${HOME}/lake"}, "tables.root", "write ${env:HOME} as the whole value"),
@@ -499,6 +504,27 @@ def test_a_store_that_spark_is_told_of_may_hold_a_source(tmp_path: Path) -> None
     conf = {"spark.hadoop.fs.oss.impl": "org.apache.hadoop.fs.aliyun.oss.AliyunOSSFileSystem"}
     found = load_document(tmp_path, source={**DELTA, "path": "oss://b/t"}, spark={"conf": conf})
     assert found.source.address == "oss://b/t"
+
+
+@pytest.mark.parametrize(("pattern", "told"), [("events*", 1), ("events.*", 0), ("shop-(a|b)*", 0), ("e[0-9]*", 0)])
+def test_check_tells_of_a_pattern_that_a_shell_would_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pattern: str, told: int
+) -> None:
+    file = tmp_path / "games.yaml"
+    file.write_text(json.dumps(document(source__topic=None, source__topic_pattern=pattern)))
+    assert execute(["check", str(file)]) == 0
+    assert capsys.readouterr().err.count("did you mean 'events.*'?") == told
+
+
+def test_an_expectation_that_is_no_sql_names_its_file_and_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "games.yaml"
+    file.write_text(yaml.safe_dump(document()) + "  expectations:\n  - name: a\n    that: score >\n")
+    assert execute(["check", str(file)]) == Exit.BAD_INPUT
+    line = len(file.read_text().splitlines())
+    said = capsys.readouterr().err
+    assert f"{file}: tables.expectations[0].that: 'score >' cannot be evaluated" in said and f"(line {line})" in said
 
 
 def test_check_tells_of_a_setting_that_is_only_nearly_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ from distributary.cli.spread import (
 )
 from distributary.cli.upkeep import maintain, reconcile, resync, views
 from distributary.cli.workflow import workflow
-from distributary.errors import BadInput, Exit, Reason
+from distributary.errors import BadInput, ConfigError, Exit, Reason, SqlInvalid
 from distributary.kinds import HandedToStream, kind_of
 from distributary.log_context import of_process
 from distributary.version import __version__
@@ -107,9 +107,15 @@ def check(
         return
     config = load_file(file)
     if any(config.tables.row_settings_of(route)[:2] != ([], None) for route in ("", *config.tables.routes)):
+        from distributary.config.loading import line_of
         from distributary.schemas.row_sql import check_sql
 
-        check_sql(config.tables)
+        try:
+            check_sql(config.tables)
+        except SqlInvalid as e:
+            key, sql, detail = (e.parameters[name] for name in ("key", "sql", "detail"))
+            detail = f"{sql!r} cannot be evaluated: {detail}{line_of(file, key)}"
+            raise ConfigError(file=str(file), key=key, detail=detail) from e
     if config.registry is not None and config.registry.texts:
         from distributary.schemas.registry.by_hand import check_texts
 

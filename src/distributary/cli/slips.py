@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Iterator
 
 from distributary.config import KafkaSource, Pipeline
@@ -18,6 +19,8 @@ _NAMES = (
 )
 DELTA_PROPERTIES = frozenset(f"delta.{name}" for name in _NAMES.split())
 """Of tables, by the documents of Delta Lake and Databricks."""
+_GLOB = re.compile(r"[\w.-]*[\w-]\*[\w.-]*")
+"""What a shell would take: `*` behind a letter, and nothing else that only a regular expression has."""
 _LIKE = 0.9
 """How much alike two names are that are taken for one."""
 
@@ -27,6 +30,10 @@ def slips(config: Pipeline) -> Iterator[str]:
     if isinstance(config.source, KafkaSource):
         from distributary.sources.kafka_settings import LISTED
 
+        pattern = config.source.topic_pattern or ""
+        if _GLOB.fullmatch(pattern):
+            meant = pattern.replace("*", ".*")
+            yield f"source.topic_pattern: {pattern!r} is a regular expression; did you mean {meant!r}?"
         yield from _near("source.options", "setting of Kafka's clients", config.source.options, LISTED)
     properties = [name for name in config.tables.properties if name.lower().startswith("delta.")]
     yield from _near("tables.properties", "property of Delta tables", properties, DELTA_PROPERTIES)

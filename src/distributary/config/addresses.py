@@ -29,6 +29,8 @@ def _expanded_by_nobody(text: str) -> str:
     """Raises ValueError for what a shell would replace, and nobody here does."""
     if text.startswith("~"):
         raise ValueError("allowed: a path from the root, or from the working directory; ~ is not replaced")
+    if "{{" in text:
+        raise ValueError("a template's {{ }} is not replaced here; write ${env:NAME} as the whole value")
     if (match := _SHELL.search(text)) is not None and not REFERENCE.fullmatch(text):
         raise ValueError(f"a shell's ${match[1]} is not replaced here; write ${{env:{match[1]}}} as the whole value")
     return text

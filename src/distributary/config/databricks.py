@@ -73,6 +73,13 @@ class Databricks(Model):
     spark_conf: dict[str, Option] = Field(default={}, repr=False, description="Spark settings of the job clusters.")
     tags: dict[str, Option] = Field(default={}, description="Tags of the jobs and their machines.")
 
+    @field_validator("schedule")
+    @classmethod
+    def _check_schedule(cls, cron: str | None) -> str | None:
+        if cron is not None and len(cron.split()) not in (6, 7):
+            raise ValueError("allowed: Quartz cron, which begins with seconds, as in '0 0/15 * * * ?'")
+        return cron
+
     @field_validator("secrets")
     @classmethod
     def _check_secrets(cls, secrets: dict[str, str]) -> dict[str, str]:

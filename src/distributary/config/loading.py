@@ -13,7 +13,7 @@ from distributary.config.addresses import is_relative
 from distributary.config.document import read_document
 from distributary.config.pipeline import Pipeline
 from distributary.config.problems import problems_of
-from distributary.config.secrets import KeyPath, leaves, looks_secret, resolve
+from distributary.config.secrets import KeyPath, dotted, leaves, looks_secret, resolve
 from distributary.errors import ConfigError
 from distributary.redaction import hide
 
@@ -34,6 +34,17 @@ def load(path: str | Path, *, secrets: bool = True) -> Pipeline:
     """
     document, lines = read_document(Path(path))
     return _checked(document, lines, str(path), secrets=secrets)
+
+
+def line_of(path: str | Path, key: str) -> str:
+    """` (line 7)`: where a key (as errors spell it) is in a pipeline file, or the nearest one above it; "" for none.
+
+    Raises ConfigFileMissing, ConfigError.
+    """
+    by_name = {dotted(key_path): line for key_path, line in read_document(Path(path))[1].items()}
+    while key and key not in by_name:
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    return f" (line {by_name[key]})" if key else ""
 
 
 def load_document(document: Mapping[str, Any], *, name: str = "the pipeline") -> Pipeline:

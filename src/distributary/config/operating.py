@@ -98,6 +98,13 @@ class Metrics(Model):
     )
     otlp: Otlp | None = Field(default=None, description="Push the figures to a collector. Needs the extra `otlp`.")
 
+    @field_validator("address")
+    @classmethod
+    def _check_address(cls, address: str) -> str:
+        if address.count(":") == 1:
+            raise ValueError("allowed: an address without a port, as 127.0.0.1 or 0.0.0.0; the port is metrics.port")
+        return address
+
 
 class Grant(Model):
     principal: Text = Field(description="A user, a group or a service principal, as the catalog names it.")

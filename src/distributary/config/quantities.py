@@ -103,6 +103,8 @@ def _topics(value: object) -> object:
     if names is not None and not (isinstance(names, list) and names and all(n and isinstance(n, str) for n in names)):
         raise ValueError("allowed: a topic name, or a list of topic names")
     for name in names or ():
+        if names is not None and names.count(name) > 1:
+            raise ValueError(f"{name!r} is given twice")
         if name in (".", "..") or (not _TOPIC.fullmatch(name) and not REFERENCE.fullmatch(name)):
             raise ValueError("allowed: topic names of a-z, A-Z, 0-9, '.', '_' and '-', at most 249 characters")
     return value

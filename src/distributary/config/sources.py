@@ -277,8 +277,8 @@ class DeltaSource(SourceKeys):
     @field_validator("table")
     @classmethod
     def _parts(cls, table: str | None) -> str | None:
-        if table is not None and not all(table.split(".")):
-            raise ValueError("allowed: names with dots between them, as in main.bronze.events")
+        if table is not None and ("`" in table or not all(name and name == name.strip() for name in table.split("."))):
+            raise ValueError("allowed: names with dots between them, without quotes, as in main.bronze.events")
         return table
 
     @property

@@ -95,7 +95,8 @@ def begin(document: Mapping[str, Any]) -> Beginning:
             with suppress(BadInput):  # a field may have a name that no file can say
                 trials.append(_try(document, lines))
         tried = trials + tried
-    best = max(tried, key=lambda candidate: candidate.read)
+    # Notices beside changes (begin, commit, DDL) are texts, but no rows.
+    best = max(tried, key=lambda candidate: (bool(candidate.read) and _is_of_changes(candidate.lines), candidate.read))
     record_count = len(best.found.records)
     others = tuple(candidate.lines for candidate in tried if candidate is not best and candidate.read)
     return Beginning(document, best.lines, others, tuple(_said(best, record_count)))
@@ -171,10 +172,14 @@ def _as_json(tried: Sequence[_Trial]) -> list[Lines]:
     """Lines for records that can be read as texts, and say more as JSON: all in one table first."""
     for trial in tried:
         if ways := list(_together(json_lines(trial.found.records))):
-            # Changes of a database's rows are named by a word; of all else each topic is a table first.
-            is_word = isinstance(ways[0]["envelope"], str) and ways[0]["envelope"] != "none"
-            return ways if is_word else [{**ways[0], "envelope": trial.lines["envelope"]}, *ways[1:]]
+            # Of changes each source table is one; of all else each topic is a table first.
+            return ways if _is_of_changes(ways[0]) else [{**ways[0], "envelope": trial.lines["envelope"]}, *ways[1:]]
     return []
+
+
+def _is_of_changes(lines: Lines) -> bool:
+    """Do the lines read changes of a database's rows, which are named by a word?"""
+    return isinstance(lines["envelope"], str) and lines["envelope"] != "none"
 
 
 def _proposed(inspection: Inspection) -> Iterator[Lines]:

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-from distributary.config import KafkaSource, Pipeline
+from distributary.config import Pipeline
 
 _NAMES = (
     "appendOnly autoOptimize.autoCompact autoOptimize.optimizeWrite checkpointInterval checkpointPolicy "
@@ -27,14 +27,14 @@ _LIKE = 0.9
 
 def slips(config: Pipeline) -> Iterator[str]:
     """Lines for a person: key, what was read, what was meant, as far as one can guess."""
-    if isinstance(config.source, KafkaSource):
+    pattern, options = config.source.of_kafka
+    if pattern and _GLOB.fullmatch(pattern):
+        meant = pattern.replace("*", ".*")
+        yield f"source.topic_pattern: {pattern!r} is a regular expression; did you mean {meant!r}?"
+    if options:
         from distributary.sources.kafka_settings import LISTED
 
-        pattern = config.source.topic_pattern or ""
-        if _GLOB.fullmatch(pattern):
-            meant = pattern.replace("*", ".*")
-            yield f"source.topic_pattern: {pattern!r} is a regular expression; did you mean {meant!r}?"
-        yield from _near("source.options", "setting of Kafka's clients", config.source.options, LISTED)
+        yield from _near("source.options", "setting of Kafka's clients", options, LISTED)
     properties = [name for name in config.tables.properties if name.lower().startswith("delta.")]
     yield from _near("tables.properties", "property of Delta tables", properties, DELTA_PROPERTIES)
 

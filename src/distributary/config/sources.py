@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -106,6 +107,11 @@ class SourceKeys(Model):
     def address(self) -> str | None:
         """Address of the Delta table that it is; None where it is none, or where only the catalog knows it."""
         return None
+
+    @property
+    def of_kafka(self) -> tuple[str | None, Mapping[str, str]]:
+        """The expression by which topics are found, and settings of the clients; of Kafka alone."""
+        return None, {}
 
     @property
     def with_headers(self) -> bool:
@@ -222,6 +228,10 @@ class KafkaSource(SourceKeys):
     @property
     def topics(self) -> tuple[str, ...]:
         return (self.topic,) if isinstance(self.topic, str) else tuple(self.topic or ())
+
+    @property
+    def of_kafka(self) -> tuple[str | None, Mapping[str, str]]:
+        return self.topic_pattern, self.options
 
     @property
     def with_headers(self) -> bool:

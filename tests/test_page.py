@@ -219,7 +219,9 @@ def test_status_writes_the_same_page(made: Lake, tmp_path: Path, capsys: pytest.
     file, out = tmp_path / "p.yaml", tmp_path / "page.html"
     file.write_text(json.dumps(made.config.model_dump(mode="json", exclude_unset=True)))
     assert execute(["status", str(file), "--html", str(out)]) == Exit.OK
-    assert facts_in(out.read_text())["histories"].keys() >= {"game_0", ODD}
+    facts = facts_in(out.read_text())
+    assert facts["histories"].keys() >= {"game_0", ODD}
+    assert any(f"distributary quarantine {file}" in line for line in facts["attention"])
 
 
 # -- in a browser ------------------------------------------------------------------------------------------

@@ -51,8 +51,9 @@ def write_page(file: Path, out: Path) -> None:
 
 def gatherer_of(file: Path) -> Gatherer:
     from distributary.audit.page import Gatherer
+    from distributary.audit.status import naming
     from distributary.config import load
 
     config = load(file)
     kind = kind_of(config, file)
-    return Gatherer(config, kind.status, kind.quarantined_rows)
+    return Gatherer(config, lambda: naming(kind.status(), str(file)), kind.quarantined_rows)

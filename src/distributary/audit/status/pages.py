@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
@@ -39,20 +40,26 @@ _NUMBERS = frozenset({"rows", "last batch", "age", "event lag", "waiting", "quar
 def render(status: Status, file: str = "FILE") -> RenderableType:
     """The status for a terminal, the worst tables first. Routes and errors are shown as they are, never as markup.
     `file`: the pipeline file, for commands that are named."""
-    return _Whole(status, file)
+    return _Whole(naming(status, file))
 
 
 def watched(status: Status, file: str = "FILE") -> RenderableType:
     """The status for a screen: never longer nor wider than that, the worst tables first, the others as a number."""
-    return _Screen(status, file)
+    return _Screen(naming(status, file), file)
 
 
-def _remarks(status: Status, file: str) -> list[Text]:
+def naming(status: Status, file: str) -> Status:
+    """With the pipeline file in the commands that it tells to type, in place of FILE."""
+    lines = (_COMMAND.sub(lambda command: f"{command[1]} {shown(file)}", line) for line in status.attention)
+    return replace(status, attention=tuple(lines))
+
+
+def _remarks(status: Status) -> list[Text]:
     """What needs attention, red where the pipeline is not well, and notes."""
     red = "red" if status.unwell else "yellow"
     lines = [(f"! {printable(line)}", red) for line in status.attention]
     lines += [(f"note: {printable(line)}", "dim") for line in status.notes]
-    return [Text(_COMMAND.sub(lambda command: f"{command[1]} {shown(file)}", line), style) for line, style in lines]
+    return [Text(line, style) for line, style in lines]
 
 
 def worst_first(tables: Iterable[TableStatus]) -> list[TableStatus]:
@@ -61,9 +68,8 @@ def worst_first(tables: Iterable[TableStatus]) -> list[TableStatus]:
 
 
 class _Whole:
-    def __init__(self, status: Status, file: str) -> None:
+    def __init__(self, status: Status) -> None:
         self._status = status
-        self._file = file
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status = self._status
@@ -71,7 +77,7 @@ class _Whole:
         yield _table(worst_first(status.tables), options.max_width)
         if status.streams:
             yield from (Text(""), streams_table(status.streams, time.time()), Text(""))
-        yield from _remarks(status, self._file)
+        yield from _remarks(status)
 
 
 class _Screen:
@@ -83,7 +89,7 @@ class _Screen:
         status, height = self._status, options.height or console.size.height
         head: list[RenderableType] = [Text(headline(status), style=_headline_style(status))]
         head += _few_streams(status.streams, options.max_width, max(1, height // 4))
-        remarks = _remarks(status, self._file)
+        remarks = _remarks(status)
         foot = [_one_line(remark.plain, str(remark.style)) for remark in remarks[:MOST_LINES]]
         if len(remarks) > MOST_LINES:
             words = f"and {len(remarks) - MOST_LINES:,} more lines: distributary status {shown(self._file)}"

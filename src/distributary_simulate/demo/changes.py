@@ -144,7 +144,7 @@ class ChangesResult:
     doubled: int
     damaged: int
     seconds: float = field(default=0.0)
-    verified_by: str = "read all files again, recount the logs, fold them anew"
+    verified_by: str = "read all files again, recount the logs, fold them again"
 
     @property
     def sent(self) -> str:

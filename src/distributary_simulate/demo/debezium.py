@@ -124,7 +124,7 @@ class DebeziumResult:
     messages: int
     again: int
     seconds: float = field(default=0.0)
-    verified_by: str = "read all messages again by other code, fold them anew"
+    verified_by: str = "read all messages again by other code, fold them again"
 
     @property
     def sent(self) -> str:

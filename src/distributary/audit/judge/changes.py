@@ -318,7 +318,7 @@ def _sum_up(
     notes = []
     if lost_files := len(books.gone()):
         problem = "files that were read are gone, damaged or others by now"
-        notes.append(f"{lost_files} {problem}; for their events the logs speak alone")
+        notes.append(f"{lost_files} {problem}; their events are judged by the log tables alone")
     if unjudged:
         notes.append(f"{unjudged} rows of merged tables without a log are newer than all events that are still there")
     return Verification(

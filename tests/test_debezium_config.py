@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from distributary.config import Pipeline
+from distributary.running.report import build
 from distributary.sources.delta import needed_columns
 
 
@@ -21,6 +22,10 @@ def pipeline(**keys: Any) -> Pipeline:
 def test_the_short_form_is_enough() -> None:
     config = pipeline()
     assert (config.envelope.is_debezium, config.envelope.order, config.reads_keys) == (True, "position", True)
+
+
+def test_a_run_says_the_names_of_both_tables() -> None:
+    assert build(pipeline()).tables == "/lake/{database}_{schema}_{table}_log and {database}_{schema}_{table}"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from distributary.config import Pipeline, RegistryConfig
 from distributary.errors import BadInput, Exit, SourceMissing
 from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.registry import open_registry
+from distributary.sources.kafka_source import KafkaTopics
 from distributary_simulate.change_messages.connect_avro_form import AvroForm
 from distributary_simulate.change_messages.connect_protobuf_form import ProtobufForm
 from tests.debezium_messages import change
@@ -189,6 +190,16 @@ def test_a_message_of_maxwell_is_known(tmp_path: Path) -> None:
 def test_a_message_of_openlogreplicator_is_known(tmp_path: Path) -> None:
     value = b'{"scn":1,"c_scn":1,"c_idx":0,"xid":"x","payload":[{"op":"c","schema":{"table":"A"},"after":{"ID":1}}]}'
     assert Topic(tmp_path, [value]).inspect().proposal[0].startswith("envelope: openlogreplicator")
+
+
+def test_what_says_nothing_of_a_row_is_told_from_a_tombstone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = pa.array([b'{"ts_ms":1}', None], pa.binary())
+    rows = pa.table({"value": values, "offset": range(2), "partition": [0] * 2, "topic": ["t"] * 2})
+    monkeypatch.setattr(KafkaTopics, "newest", lambda self, count: rows)
+    source = {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "t"}
+    given = {"pipeline": "shop", "source": source, "envelope": "debezium", "payload": {"format": "json"}}
+    heartbeat, tombstone = inspect(Pipeline.model_validate({**given, "tables": {"root": str(tmp_path)}}), 5).records
+    assert "nothing of a row" in str(heartbeat.detail) and "tombstone" in str(tombstone.detail)
 
 
 def test_an_empty_source_has_no_records_and_a_missing_one_is_an_error(tmp_path: Path) -> None:

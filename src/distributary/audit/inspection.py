@@ -196,7 +196,9 @@ def _verdicts(rows: pa.Table, config: Pipeline, schemas: Schemas, apart: Apart) 
 
 def _cut(item: tuple[pa.Table, EnvelopeReader]) -> tuple[dict[str, str | None], list[int]]:
     row, reader = item
-    verdict: dict[str, str | None] = {"route": None, "reason": None, "detail": "a tombstone, which is counted only"}
+    has_value = "value" not in row.column_names or row.column("value").null_count == 0
+    detail = "it says nothing of a row, and is counted only" if has_value else "a tombstone, which is counted only"
+    verdict: dict[str, str | None] = {"route": None, "reason": None, "detail": detail}
     unknown = []
     for batch in demux(row.to_batches(), reader, 0):
         for chunk in batch.to_pylist():

@@ -27,7 +27,7 @@ class PipelinePlan:
 def build(config: Pipeline) -> PipelinePlan:
     """Describe the pipeline; touches nothing."""
     tables = config.tables.name
-    if config.holds_changes:
+    if config.holds_changes or config.envelope.is_debezium:
         named = (config.tables.log, config.tables.merged, config.tables.history)
         tables = " and ".join(pattern for pattern in named if pattern is not None)
     trigger = f"every {config.trigger.every:g} s" if config.trigger.mode == "every" else config.trigger.mode

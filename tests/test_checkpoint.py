@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from distributary.errors import CheckpointLost, SourceDataLost, TablesMoved
+from distributary.config import StateFolder
+from distributary.errors import CheckpointLost, LayoutChanged, SourceDataLost, TablesMoved
 from distributary.sources import kafka_source
 from distributary.sources.kafka import Topic
 from distributary.state.checkpoint import check_checkpoint, check_source, read_offsets, stream_id
@@ -221,6 +222,16 @@ def test_tables_stay_where_they_are_and_one_that_never_had_rows_is_free(lake: Pa
     entry = Entry("s", 0, "chess", table=f"file://{lake}/{place}/chess", rows_in=rows, rows_written=rows)
     state.ledger.record("s", 0, [entry], {})
     with at_work(state.config, state.store):
+        pass
+
+
+def test_another_layout_is_told_as_that_and_not_as_tables_that_have_moved(lake: Path) -> None:
+    state = State(lake)
+    address = f"{lake}/tables/chess"
+    state.ledger.record("s", 0, [Entry("s", 0, "chess", table=address, rows_in=1, rows_written=1)], {})
+    state.store.put_whole(state.config.state_root, StateFolder.layout.name, b'{"layout": "fanout"}')
+    state.config = state.config.model_copy(update={"layout": "wide"})
+    with pytest.raises(LayoutChanged), at_work(state.config, state.store):
         pass
 
 

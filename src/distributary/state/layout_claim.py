@@ -17,13 +17,17 @@ def kept_layout(config: Pipeline, store: Store) -> str | None:
     return None if body is None else str(json.loads(body)["layout"])
 
 
+def check_layout(config: Pipeline, store: Store) -> str | None:
+    """The layout that these streams follow, by what is written down or by their runs. Raises LayoutChanged, OSError."""
+    claimed = kept_layout(config, store)
+    if claimed is None and config.layout != "fanout":
+        claimed = "fanout" if has_run(config, store) else None
+    if claimed not in (None, config.layout):
+        raise LayoutChanged(pipeline=config.pipeline, found=claimed, wanted=config.layout)
+    return claimed
+
+
 def claim_layout(config: Pipeline, store: Store) -> None:
     """Before a run. Raises LayoutChanged, OSError."""
-    wanted_layout = config.layout
-    claimed = kept_layout(config, store)
-    if claimed is None and wanted_layout != "fanout":
-        claimed = "fanout" if has_run(config, store) else None
-    if claimed not in (None, wanted_layout):
-        raise LayoutChanged(pipeline=config.pipeline, found=claimed, wanted=wanted_layout)
-    if claimed is None and wanted_layout != "fanout":
-        store.put_whole(config.state_root, StateFolder.layout.name, json.dumps({"layout": wanted_layout}).encode())
+    if check_layout(config, store) is None and config.layout != "fanout":
+        store.put_whole(config.state_root, StateFolder.layout.name, json.dumps({"layout": config.layout}).encode())

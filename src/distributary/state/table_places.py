@@ -34,9 +34,12 @@ class _Written:
 
 
 def check_tables_stay(config: Pipeline, store: Store) -> None:
-    """Raises TablesMoved, TableFault, OSError."""
+    """Raises TablesMoved, LayoutChanged (the tables of another layout have other places), TableFault, OSError."""
     if config.is_declarative:
         return
+    from distributary.state.layout_claim import check_layout  # which asks `cleaning`, and that asks this module
+
+    check_layout(config, store)
     routes = _written(config, store)
     addresses = sorted({address for written in routes.values() for address in written.tables | written.merged})
     root = spelled(config.tables.root)

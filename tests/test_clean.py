@@ -31,6 +31,7 @@ from distributary.state.lock import only_run
 from distributary.state.streams import StreamRecord, write_streams
 from distributary.tables.datafile import write_data_file
 from distributary.tables.evolve import Policy, evolve
+from distributary.tables.files import delete_entry
 from distributary.tables.snapshot import Owner, Txn
 from distributary.tables.table import Table
 from distributary.tables.wide import KEY, ROUTE
@@ -436,7 +437,7 @@ def test_a_clean_up_that_dies_anywhere_can_be_repeated(made: Lake, lake: Path, s
     """It dies at its n-th removal of a file, wherever that is; the next one removes the rest."""
     Path(lake / "mine").mkdir()
     left = step
-    real = removal.delete
+    real = delete_entry
 
     def dying(folder: str, name: str, store: Any) -> None:
         nonlocal left
@@ -448,11 +449,11 @@ def test_a_clean_up_that_dies_anywhere_can_be_repeated(made: Lake, lake: Path, s
             file.unlink()
         real(folder, name, store)
 
-    monkeypatch.setattr(removal, "delete", dying)
+    monkeypatch.setattr(removal, "delete_entry", dying)
     try:
         apply(clean(made.config))
     except _Death:
-        monkeypatch.setattr(removal, "delete", real)
+        monkeypatch.setattr(removal, "delete_entry", real)
         apply(clean(made.config))
     assert everything(lake) == {"mine"}
 
@@ -462,11 +463,11 @@ def test_in_an_object_store_a_folder_goes_without_those_that_begin_alike(
 ) -> None:
     """Not the ones whose names begin alike. The same calls as for s3, on a local folder."""
     made.batch(1, {"ann_game_2": {1: 3}})
-    monkeypatch.setattr(removal, "local_path", lambda uri: None)
+    monkeypatch.setattr("distributary.tables.files.local_path", lambda uri: None)
     monkeypatch.setattr("distributary.tables.store.local_path", lambda uri: None)
-    removal.delete(str(lake), "ann_game", made.store)
+    delete_entry(str(lake), "ann_game", made.store)
     assert not [p for p in Path(made.table("ann_game")).rglob("*") if p.is_file()]
     assert DeltaTable(made.table("ann_game_2")).to_pyarrow_table().num_rows == 3
     file = next(Path(made.table("bob_game")).glob("*.parquet"))
-    removal.delete(made.table("bob_game"), file.name, made.store)
+    delete_entry(made.table("bob_game"), file.name, made.store)
     assert not file.exists() and DeltaTable(made.table("bob_game")).version() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,21 @@ def test_a_table_that_cannot_be_read_is_no_new_table(tmp_path: Path) -> None:
     Path(rest.bronze.uri, "_delta_log", f"{0:020}.json").write_text("{broken")
     with pytest.raises(StoreUnreadable):
         Flows.of(rest.config, Store()).torn(["bronze"])
+
+
+def test_one_flow_into_silver_stands_for_all_its_tables_and_a_begun_batch_may_be_in_some(tmp_path: Path) -> None:
+    rest = Rest(tmp_path)
+    flows = replace(Flows.of(rest.config, Store()), sink="silver")
+    place = Path(storage(rest.config), "_checkpoints", "silver", "silver", "0")
+    for name in ("offsets", "commits"):
+        (place / name).mkdir(parents=True)
+    (place / "offsets" / "0").write_text('v1\n{}\n{"reservoirVersion":2,"index":-1}')
+    (place / "commits" / "0").write_text("v1")
+    silver = rest.datasets.silver(rest.games.names[0])
+    assert flows.place(silver) == Place(2, begun=2)
+    (place / "offsets" / "1").write_text('v1\n{}\n{"reservoirVersion":5,"index":-1}')
+    place_now = flows.place(silver)
+    assert place_now is not None and (place_now.certain, place_now.possible) == (2, 5)
+    assert flows.place("bronze") == Place(0)
+    flows.forget("silver")
+    assert not flows.has_read(silver)

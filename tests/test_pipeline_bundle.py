@@ -173,6 +173,11 @@ def test_a_continuous_job_is_refused_because_it_would_never_find_a_new_game(tmp_
         made(tmp_path, {"continuous": True})
 
 
+def test_one_flow_into_silver_is_refused_where_unity_catalog_says_where_tables_lie(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="silver_as: table"):
+        made(tmp_path, declarative={"silver_as": "sink"})
+
+
 def test_a_database_without_a_catalog_is_refused(tmp_path: Path) -> None:
     for tables in ({"root": "/lake"}, {"root": "/lake", "database": "games"}):
         with pytest.raises(BadInput, match=r"tables\.database"):

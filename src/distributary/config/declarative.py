@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -21,6 +21,11 @@ class Declarative(Model):
     )
     silver: Text = Field(
         default="silver_{route}_events", description="Name of a route's silver table; must hold {route} once."
+    )
+    silver_as: Literal["table", "sink"] = Field(
+        default="table",
+        description="`table`: a streaming table of Spark's for each route. `sink`: one flow for all routes, which "
+        "writes the same tables: an update is two queries then, however many games there are. See docs/declarative.md.",
     )
     gold: Text = Field(
         default="gold_{route}_player_agg",
@@ -47,6 +52,9 @@ class Declarative(Model):
         description="Your own definitions beside these: files (`.py`, `.sql`), or folders as `folder/**`. Relative "
         "paths count from the pipeline file's folder.",
     )
+
+    silver_flow: ClassVar = "silver"
+    """With `silver_as: sink`: the name of the flow into all silver tables."""
 
     @field_validator("bronze_as", mode="before")
     @classmethod
@@ -77,7 +85,12 @@ class Declarative(Model):
     def _check(self) -> Self:
         if self.silver == self.gold:
             raise fault("gold", "silver and gold need different names")
+        if self.silver_as == "sink" and self.gold_as == "materialized_view":
+            detail = "allowed with silver_as: sink: view, none. Spark would not wait for silver before it computes them"
+            raise fault("gold_as", detail)
         single = [self.bronze, self.unified, self.quarantine]
         if len(set(single)) < len(single):
             raise fault("unified", "bronze, unified and quarantine need different names")
+        if self.silver_as == "sink" and self.silver_flow in single:
+            raise fault("silver_as", f"the name {self.silver_flow!r} is that of the flow: give the dataset another")
         return self

@@ -155,6 +155,19 @@ def _check_declarative(config: Pipeline) -> None:
             if is_given(config.tables, key):
                 detail = "with layout declarative, declarative.subject says which routes there are"
                 raise fault(f"tables.{key}", detail)
+        if config.declarative.silver_as == "sink":
+            _check_sink(config)
+
+
+def _check_sink(config: Pipeline) -> None:
+    """One flow writes all silver tables: none of them can wait for itself."""
+    for key, function in config.tables.each("function").items():
+        if function is not None:
+            raise fault(key, "allowed with declarative.silver_as: table only; use select")
+    for key, expectations in config.tables.each("expectations").items():
+        if any(expectation.otherwise == "fail" for expectation in expectations or ()):
+            detail = "with declarative.silver_as: sink, allowed are otherwise: warn and drop; a table cannot wait alone"
+            raise fault(key, detail)
 
 
 def _check_names(config: Pipeline) -> None:

@@ -10,7 +10,7 @@ are written down, and then a table that exists already is no dependency any more
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -38,6 +38,7 @@ from distributary.declarative.known_routes import (
 )
 from distributary.declarative.libraries import load_function
 from distributary.declarative.persisted_views import Columns, View, apart, keep_current, make_way
+from distributary.declarative.silver_sink import good_rows, prepare_silver, silver_flow, sink_options
 from distributary.declarative.trials import decode_in_task, judge_in_task
 from distributary.engine.messages.task_spec import ORIGIN
 from distributary.engine.schemas import Schemas, schemas_of
@@ -46,6 +47,7 @@ from distributary.errors.border import contained
 from distributary.names import quoted
 from distributary.running.stream import source_stream
 from distributary.schemas.row_sql import check_sql
+from distributary.sink.sink_options import FORMAT
 from distributary.tables.snapshot import Owner
 from distributary.tables.spark_engine import ddl
 
@@ -81,21 +83,24 @@ def register(
     schemas: Schemas | None = None,
     dry: bool = False,
     careful: bool = False,
+    refill: bool = False,
 ) -> Defined:
     """Register all datasets of a pipeline. `base`: the folder of its file. `schemas`: what earlier updates have looked
     up. `dry`: change nothing that is there. `careful`: tasks look for records that end their reader (`trials`).
+    `refill`: the silver tables of one flow begin anew.
 
     Raises SqlInvalid, TableCollision, RegistryDown, RegistryDenied, SourceMissing, StoreUnreadable.
     """
     check_sql(config.tables)
     known = discover(config, schemas or schemas_of(config))
-    return _Definitions(config, spark, known, base, careful).register(dry)
+    return _Definitions(config, spark, known, base, careful).register(dry, refill)
 
 
 class _Definitions:
     def __init__(self, config: Pipeline, spark: SparkSession, known: KnownRoutes, base: Path, careful: bool) -> None:
         self.config = config
         self.careful = careful
+        self.one_flow = silver_flow(config) is not None
         self.base = base
         self.spark = spark
         self.known = known
@@ -105,22 +110,28 @@ class _Definitions:
         self.materialized: Mapping[str, Columns] = {}
         self.problems: list[str] = []
 
-    def register(self, dry: bool) -> Defined:
+    def register(self, dry: bool, refill: bool) -> Defined:
         self._bronze()
-        for route in self.known.routes.values():
-            self._silver(route)
-        self._gold()
-        present = set() if dry else apart(self._prepare)
+        if self.one_flow:
+            self._silver_sink()
+        else:
+            for route in self.known.routes.values():
+                self._silver(route)
+        # A dry run makes no table, and a view can't be resolved over one that nobody makes.
+        self._gold(only_there=dry and self.one_flow)
+        present = set() if dry else apart(partial(self._prepare, refill))
         return Defined(self.known, self.kinds, self.views, present, tuple(self.problems))
 
-    def _prepare(self) -> set[str]:
+    def _prepare(self, refill: bool) -> set[str]:
         """What Spark's pipelines do not do with tables and views that are there."""
-        for change in growth(self.datasets, self.known):
+        for change in () if self.one_flow else growth(self.datasets, self.known):
             try:
                 self.spark.sql(change)
             except BaseException as e:  # its flow fails by it, and the others go on
                 self.problems.append(f"{change}: {contained(e)}")
         present = make_way(self.spark, self.config, self.views, self.materialized)
+        if self.one_flow:
+            present |= prepare_silver(self.spark, self.config, self.known, present, refill=refill)
         self.problems += keep_current(self.spark, self.config, self.views, present)
         return present
 
@@ -161,8 +172,21 @@ class _Definitions:
             rows = silver_rows(spark.readStream.table(source), route, decode, origin)
             return rows if function is None else function(rows)
 
-    def _gold(self) -> None:
-        plan = plan_gold(self.config, self.known, self.datasets)
+    def _silver_sink(self) -> None:
+        """One flow into all silver tables."""
+        spark, source = self.spark, self.datasets.bronze
+        for route in self.known.routes:
+            self._note(self.datasets.silver(route), "silver", route)
+        name = self._note(self.config.declarative.silver_flow, "flow")
+        dp.create_sink(name, FORMAT, sink_options(self.config, self.known, self.careful))
+
+        @dp.append_flow(target=name, name=name)
+        def silver() -> DataFrame:
+            return good_rows(spark.readStream.table(source))
+
+    def _gold(self, *, only_there: bool) -> None:
+        routes = {name: r for name, r in self.known.routes.items() if r.before is not None or not only_there}
+        plan = plan_gold(self.config, replace(self.known, routes=routes), self.datasets)
         self.problems += plan.problems
         for gold in plan.golds:
             self._note(gold.name, "gold", gold.route)

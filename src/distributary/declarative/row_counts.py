@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distributary.errors.border import contained
+from distributary.tables.snapshot import ROWS_KEY
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -41,4 +42,4 @@ def written_since(uri: str, before: int, store: Store) -> Written:
 
 def _rows(commit: Mapping[str, Any]) -> int:
     metrics = commit.get("operationMetrics") or {}
-    return int(metrics.get("numOutputRows") or 0)
+    return int(metrics.get("numOutputRows") or commit.get(ROWS_KEY) or 0)

@@ -27,6 +27,7 @@ from distributary.declarative.libraries import Library, find_libraries, forget_m
 from distributary.declarative.lint import own_files
 from distributary.declarative.replay import ids_there, replay
 from distributary.declarative.server import END_SEC, Server, client, server_conf
+from distributary.declarative.silver_sink import silver_flow
 from distributary.declarative.update import Selection, Update, prepare_database, run_update
 from distributary.declarative.update_ledger import Books
 from distributary.engine.schemas import schemas_of
@@ -197,7 +198,8 @@ class Runner:
             if selection.dry_run or self._is_done(update):
                 return
             # A full refresh is done once; what it has not filled is tried again as it is.
-            again = (*selection.refresh, *selection.full_refresh) if self.options.once else selection.refresh
+            refilled = selection.but_for(silver_flow(self.config)).full_refresh
+            again = (*selection.refresh, *refilled) if self.options.once and not update.behind else selection.refresh
             selection = replace(selection, refresh=again, full_refresh=(), full_refresh_all=False)
             if not self.options.once:
                 self._stopping.wait(max(0.0, began + self.options.every_sec - time.monotonic()))
@@ -218,6 +220,8 @@ class Runner:
         again = [rest.until for rest in self._resting.values() if rest.failures < ATTEMPTS_ONCE]
         if again:
             return self._stopping.wait(max(0.0, min(again) - time.monotonic()))
+        if update.behind:
+            return False
         return update.error is not None or not self._heal()
 
     def _update(self, spark: SparkSession, selection: Selection) -> Update:

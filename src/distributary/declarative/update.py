@@ -29,6 +29,7 @@ from distributary.declarative.libraries import Library, load_library
 from distributary.declarative.persisted_views import keep_current
 from distributary.declarative.row_counts import version_of, written_since
 from distributary.declarative.server import Server, client, server_conf
+from distributary.declarative.silver_sink import check_whole, enter, silver_flow, url
 from distributary.engine.schemas import Schemas
 from distributary.engine.workers import told_death
 from distributary.errors import BadInput, without_stack
@@ -36,7 +37,7 @@ from distributary.errors.border import contained
 from distributary.names import literal
 from distributary.state.lock import only_run
 from distributary.tables.snapshot import Snapshot
-from distributary.tables.store import Store, local_path
+from distributary.tables.store import Store
 
 Listener = Callable[[Event], None]
 
@@ -52,12 +53,21 @@ class Selection:
     full_refresh_all: bool = False
     dry_run: bool = False
 
+    def refills(self, names: Collection[str]) -> bool:
+        """Is one of these filled anew?"""
+        return not self.dry_run and (self.full_refresh_all or bool(set(names) & set(self.full_refresh)))
+
+    def but_for(self, name: str | None) -> Selection:
+        """Without this name among those that are filled anew."""
+        return replace(self, full_refresh=tuple(n for n in self.full_refresh if n != name))
+
 
 @dataclass
 class Update:
     """What an update did. `states`: the last state of each dataset that has flows. `rows`: written, by dataset.
 
-    `notes`: what somebody should look at, in words. `error`: why the run as a whole did not complete.
+    `notes`: what somebody should look at, in words. `error`: why the run as a whole did not complete. `behind`: the one
+    flow into silver is left to the next update.
     """
 
     states: dict[str, str] = field(default_factory=dict)
@@ -68,6 +78,7 @@ class Update:
     notes: list[str] = field(default_factory=list)
     error: str | None = None
     completed: bool = False
+    behind: bool = False
     seconds: float = 0.0
 
     @property
@@ -115,7 +126,7 @@ def prepare_database(spark: SparkSession, datasets: Datasets) -> None:
     """Make the pipeline's database, whose folder is `tables.root`, where it is not there."""
     # Asked first: a CREATE IF NOT EXISTS that has nothing to do leaves an error of Hive's in the log.
     if not spark.catalog.databaseExists(datasets.place):
-        spark.sql(f"CREATE DATABASE IF NOT EXISTS {datasets.place} LOCATION {literal(_url(datasets.root))}")
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS {datasets.place} LOCATION {literal(url(datasets.root))}")
 
 
 def make_database(config: Pipeline) -> str:
@@ -150,16 +161,22 @@ def run_update(
     began = time.monotonic()
     datasets, store = Datasets.of(config), Store.of(config.tables)
     update = Update()
+    flow = silver_flow(config)
+    refill = flow is not None and selection.refills({flow, datasets.bronze})
     graph, registry, update.defined = _define(
-        spark, config, libraries, base, schemas, dry=selection.dry_run, careful=careful
+        spark, config, libraries, base, schemas, dry=selection.dry_run, careful=careful, refill=refill
     )
+    selection = selection.but_for(flow)
     update.leave_out({datasets.silver(route): why for route, why in update.defined.known.failed.items()})
     tables = registry.tables()
+    silver = {name for name, kind in update.defined.kinds.items() if kind == "silver"} - tables
     _check_names(selection, tables, update.defined.views)
     full = set() if selection.dry_run else _to_refill(selection, update.defined, config, store)
     full = {name for name in with_readers(full, registry.reads) if name in tables}
-    chosen = _chosen(selection, tables, without, full)
-    before = {name: version_of(datasets.uri(name), store) for name in tables}
+    # A sink runs in an update of everything only.
+    rests = () if flow is not None and flow not in without else without
+    chosen = _chosen(selection, tables, rests, full)
+    before = {name: version_of(datasets.uri(name), store) for name in {*tables, *silver}}
     if not selection.dry_run:
         _adopt(
             spark,
@@ -175,6 +192,7 @@ def run_update(
         new = update.defined.views.keys() - set(update.defined.there)
         update.notes += keep_current(spark, config, update.defined.views, new=new)
         _count(update, datasets, store, before)
+        update.behind = flow is not None and not selection.refresh and update.states.get(flow) in (None, "EXCLUDED")
     update.seconds = time.monotonic() - began
     return update
 
@@ -188,6 +206,7 @@ def _define(
     *,
     dry: bool,
     careful: bool,
+    refill: bool,
 ) -> tuple[str, _Registry, Defined]:
     """A new graph of our datasets and those of the user's files: its id, what was registered, what we know of ours."""
     datasets = Datasets.of(config)
@@ -200,7 +219,7 @@ def _define(
         add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph, flow_name=None),
         block_session_mutations(),
     ):
-        defined = register(config, base, spark, schemas=schemas, dry=dry, careful=careful)
+        defined = register(config, base, spark, schemas=schemas, dry=dry, careful=careful, refill=refill)
         for library in libraries:
             load_library(library, spark, registry)
     return graph, registry, defined
@@ -222,7 +241,7 @@ def _started(
         full_refresh_all=selection.full_refresh_all,
         refresh=chosen,
         dry=selection.dry_run,
-        storage=_url(storage(config)),
+        storage=url(storage(config)),
     )
 
 
@@ -285,7 +304,11 @@ def _to_refill(selection: Selection, defined: Defined, config: Pipeline, store: 
             "one of them was removed. Restore it, or read the source again from its beginning: --full-refresh "
             f"{bronze} (what the source does not have any more is lost then)"
         )
-    return full | set(flows.torn(name for name, kind in defined.kinds.items() if kind == "silver"))
+    silver = [name for name, kind in defined.kinds.items() if kind == "silver"]
+    if flows.sink is not None:
+        check_whole(flows, silver)
+        return full
+    return full | set(flows.torn(silver))
 
 
 def _chosen(
@@ -317,7 +340,7 @@ def _adopt(spark: SparkSession, config: Pipeline, unknown: Collection[str]) -> N
             contained(e)  # its flow says so
             continue
         if is_ours:
-            spark.sql(f"CREATE TABLE {datasets.sql(name)} USING DELTA LOCATION {literal(_url(datasets.uri(name)))}")
+            enter(spark, datasets, [name])
 
 
 def _blame(update: Update, names: Collection[str]) -> None:
@@ -326,12 +349,6 @@ def _blame(update: Update, names: Collection[str]) -> None:
     for name in sorted(words & set(names)):
         update.states[name] = "FAILED"
         update.reasons[name] = str(update.error)[:_REASON_CHARS]
-
-
-def _url(address: str) -> str:
-    """An address as Spark's server is told it."""
-    folder = local_path(address)
-    return address if folder is None else folder.resolve().as_uri()
 
 
 def _listen(events: Iterator[Mapping[str, Any]], update: Update, listen: Listener) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from distributary.config import Pipeline
 from distributary.declarative.bronze_counts import Bronze, Counts, RouteCount
 from distributary.declarative.datasets import Datasets
+from distributary.declarative.silver_sink import silver_flow
 from distributary.errors import QuarantineLimit, Reason
 from distributary.state.ledger import Entry, Ledger, totals
 from distributary.tables.store import Store
@@ -45,6 +46,7 @@ class Books:
         self.config = config
         self.store = Store.of(config.tables)
         self.datasets = Datasets.of(config)
+        self.flow = silver_flow(config)
         self.bronze = Bronze.of(self.datasets, self.store)
         self.ledger = Ledger(config.state_root, config.pipeline, self.store)
 
@@ -123,7 +125,7 @@ class Books:
         routes = {*counts, *self.ledger.newest} - {None}
         entries = []
         for route in sorted(r for r in routes if r is not None):
-            count, state = counts.get(route), states.get(self.datasets.silver(route))
+            count, state = counts.get(route), states.get(self.flow or self.datasets.silver(route))
             before = self.ledger.newest.get(route)
             parked = before is not None and before.state == "parked"
             if count is not None or state == "FAILED" or (parked and state == "COMPLETED"):
@@ -153,6 +155,7 @@ class Books:
     ) -> Entry:
         name = self.datasets.silver(route)
         before = self.ledger.newest.get(route)
+        flow = self.flow or name
         failed = state == "FAILED"
         # A table that rests was not tried: it is as it was.
         parked = failed or (state != "COMPLETED" and before is not None and before.state == "parked")
@@ -173,7 +176,7 @@ class Books:
             warnings=dict(count.warnings),
             newest=count.newest,
             created=before is None,
-            error=reasons.get(name) if failed else before.error if parked and before is not None else None,
+            error=reasons.get(flow) if failed else before.error if parked and before is not None else None,
             failures=failures + failed if parked else 0,
             retry_at=int(time.time() * 1e6) if parked else None,
         )

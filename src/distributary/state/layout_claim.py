@@ -19,15 +19,23 @@ def kept_layout(config: Pipeline, store: Store) -> str | None:
 
 def check_layout(config: Pipeline, store: Store) -> str | None:
     """The layout that these streams follow, by what is written down or by their runs. Raises LayoutChanged, OSError."""
+    wanted_layout = _streams_of(config)
     claimed = kept_layout(config, store)
-    if claimed is None and config.layout != "fanout":
+    if claimed is None and wanted_layout != "fanout":
         claimed = "fanout" if has_run(config, store) else None
-    if claimed not in (None, config.layout):
-        raise LayoutChanged(pipeline=config.pipeline, found=claimed, wanted=config.layout)
+    if claimed not in (None, wanted_layout):
+        raise LayoutChanged(pipeline=config.pipeline, found=claimed, wanted=wanted_layout)
     return claimed
 
 
 def claim_layout(config: Pipeline, store: Store) -> None:
     """Before a run. Raises LayoutChanged, OSError."""
-    if check_layout(config, store) is None and config.layout != "fanout":
-        store.put_whole(config.state_root, StateFolder.layout.name, json.dumps({"layout": config.layout}).encode())
+    wanted_layout = _streams_of(config)
+    if check_layout(config, store) is None and wanted_layout != "fanout":
+        store.put_whole(config.state_root, StateFolder.layout.name, json.dumps({"layout": wanted_layout}).encode())
+
+
+def _streams_of(config: Pipeline) -> str:
+    """The layout, as far as it says which streams there are."""
+    one_flow = config.is_declarative and config.declarative.silver_as == "sink"
+    return f"{config.layout} silver_as:sink" if one_flow else config.layout

@@ -7,6 +7,7 @@ mapping, a file knows a column by its physical name ("Reader Requirements for Co
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 
 from distributary.errors.border import TableFault
 from distributary.tables.snapshot import Snapshot
-from distributary.tables.store import Store, filesystem
+from distributary.tables.store import Store, filesystem, local_path
 
 READ_ROWS = 1 << 18
 _MAPPED = "delta.columnMapping.physicalName"
@@ -38,6 +39,23 @@ def names_in(folder: str, store: Store) -> list[str]:
     """What lies in a folder, sorted; nothing where it is not there. Raises OSError."""
     infos = filesystem(folder, store).get_file_info(pafs.FileSelector("", allow_not_found=True))
     return sorted(str(info.base_name) for info in infos)
+
+
+def delete_entry(folder: str, name: str, store: Store) -> None:
+    """Delete an entry with all below it. Raises OSError."""
+    local = local_path(folder)
+    if local is not None:
+        entry = local / name
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink(missing_ok=True)
+        return
+    system = filesystem(folder, store)
+    if system.get_file_info(name).type == pafs.FileType.Directory:
+        system.delete_dir(name)
+    else:
+        system.delete_file(name)
 
 
 def file_names(table: Snapshot) -> list[str]:

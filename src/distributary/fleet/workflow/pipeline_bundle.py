@@ -48,6 +48,11 @@ _ENDLESS = (
     '"0 * * * * ?" (a run that is due while one is at work is left out)'
 )
 
+_NO_PLACE = (
+    "declarative.silver_as: sink writes silver tables below tables.root, and in Lakeflow it is Unity Catalog that says "
+    "where tables lie: use silver_as: table there"
+)
+
 
 @dataclass(frozen=True)
 class PipelineBundle:
@@ -140,6 +145,8 @@ def pipeline_bundle(config: Pipeline, file: Path, wheel: Path | None) -> Pipelin
         )
     if config.databricks.continuous:
         raise BadInput(detail=f"{file}: {_ENDLESS}")
+    if config.declarative.silver_as == "sink":
+        raise BadInput(detail=f"{file}: {_NO_PLACE}")
     wheel_file = find_wheel(wheel)
     return PipelineBundle(
         config, sources(file, config), includes(file, config), wheel_file.name, without_requirements(wheel_file)

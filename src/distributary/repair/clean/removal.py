@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection
-
-import pyarrow.fs as pafs
 
 from distributary.config import Pipeline
 from distributary.repair.clean.clean_plan import LAST_STATE_ENTRIES, RemovalTarget, is_one_of
-from distributary.tables.files import names_in
-from distributary.tables.store import Store, filesystem, join, local_path
+from distributary.tables.files import delete_entry, names_in
+from distributary.tables.store import Store, join, local_path
 
 
 def remove(target: RemovalTarget, config: Pipeline, store: Store) -> None:
@@ -21,28 +18,11 @@ def remove(target: RemovalTarget, config: Pipeline, store: Store) -> None:
     if target.kind == "state":
         names.sort(key=lambda n: LAST_STATE_ENTRIES.index(n) if n in LAST_STATE_ENTRIES else -1)
     for name in names:
-        delete(target.path, name, store)
+        delete_entry(target.path, name, store)
     _remove_if_empty(target.path)
     _remove_empty_above(target.path, {join(config.tables.root, n) for n in ("_distributary", "_bronze")})
     if config.checkpoint is not None and target.path.startswith(f"{config.checkpoint.rstrip('/')}/"):
         _remove_empty_between(target.path, config.checkpoint.rstrip("/"))
-
-
-def delete(folder: str, name: str, store: Store) -> None:
-    """Delete an entry with all below it. Raises OSError."""
-    local = local_path(folder)
-    if local is not None:
-        entry = local / name
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink(missing_ok=True)
-        return
-    system = filesystem(folder, store)
-    if system.get_file_info(name).type == pafs.FileType.Directory:
-        system.delete_dir(name)
-    else:
-        system.delete_file(name)
 
 
 def _remove_empty_above(path: str, our_folders: Collection[str]) -> None:

@@ -60,7 +60,7 @@ class Defined:
     """What was registered. `kinds`: bronze, silver, gold and so on by dataset. `views`: by name. `there`:
     tables and views that were there before. `problems`: in words, what could not be defined."""
 
-    known: KnownRoutes
+    known_routes: KnownRoutes
     kinds: Mapping[str, str]
     views: Mapping[str, View]
     there: Collection[str] = ()
@@ -92,18 +92,20 @@ def register(
     Raises SqlInvalid, TableCollision, RegistryDown, RegistryDenied, SourceMissing, StoreUnreadable.
     """
     check_sql(config.tables)
-    known = discover(config, schemas or schemas_of(config))
-    return _Definitions(config, spark, known, base, careful).register(dry, refill)
+    known_routes = discover(config, schemas or schemas_of(config))
+    return _Definitions(config, spark, known_routes, base, careful).register(dry, refill)
 
 
 class _Definitions:
-    def __init__(self, config: Pipeline, spark: SparkSession, known: KnownRoutes, base: Path, careful: bool) -> None:
+    def __init__(
+        self, config: Pipeline, spark: SparkSession, known_routes: KnownRoutes, base: Path, careful: bool
+    ) -> None:
         self.config = config
         self.careful = careful
         self.one_flow = silver_flow(config) is not None
         self.base = base
         self.spark = spark
-        self.known = known
+        self.known_routes = known_routes
         self.datasets = Datasets.of(config)
         self.kinds: dict[str, str] = {}
         self.views: dict[str, View] = {}
@@ -115,23 +117,23 @@ class _Definitions:
         if self.one_flow:
             self._silver_sink()
         else:
-            for route in self.known.routes.values():
+            for route in self.known_routes.routes.values():
                 self._silver(route)
         # A dry run makes no table, and a view can't be resolved over one that nobody makes.
         self._gold(only_there=dry and self.one_flow)
         present = set() if dry else apart(partial(self._prepare, refill))
-        return Defined(self.known, self.kinds, self.views, present, tuple(self.problems))
+        return Defined(self.known_routes, self.kinds, self.views, present, tuple(self.problems))
 
     def _prepare(self, refill: bool) -> set[str]:
         """What Spark's pipelines do not do with tables and views that are there."""
-        for change in () if self.one_flow else growth(self.datasets, self.known):
+        for change in () if self.one_flow else growth(self.datasets, self.known_routes):
             try:
                 self.spark.sql(change)
             except BaseException as e:  # its flow fails by it, and the others go on
                 self.problems.append(f"{change}: {contained(e)}")
         present = make_way(self.spark, self.config, self.views, self.materialized)
         if self.one_flow:
-            present |= prepare_silver(self.spark, self.config, self.known, present, refill=refill)
+            present |= prepare_silver(self.spark, self.config, self.known_routes, present, refill=refill)
         self.problems += keep_current(self.spark, self.config, self.views, present)
         return present
 
@@ -143,7 +145,7 @@ class _Definitions:
 
     def _bronze(self) -> None:
         # Built out here: what looks at the source's columns may not be called while a dataset is being defined.
-        rows = bronze_rows(source_stream(self.spark, self.config), self.config, self.known, self.careful)
+        rows = bronze_rows(source_stream(self.spark, self.config), self.config, self.known_routes, self.careful)
 
         owner = Owner(self.config.pipeline, "").properties()
 
@@ -156,7 +158,7 @@ class _Definitions:
 
     def _silver(self, route: Route) -> None:
         spark, source = self.spark, self.datasets.bronze
-        decode = partial(decode_in_task, route=route, read_sec=self.known.reader.read_sec, careful=self.careful)
+        decode = partial(decode_in_task, route=route, read_sec=self.known_routes.reader.read_sec, careful=self.careful)
         properties = {
             **self.config.tables.properties,
             **Owner(self.config.pipeline, route.route).properties(),
@@ -175,18 +177,18 @@ class _Definitions:
     def _silver_sink(self) -> None:
         """One flow into all silver tables."""
         spark, source = self.spark, self.datasets.bronze
-        for route in self.known.routes:
+        for route in self.known_routes.routes:
             self._note(self.datasets.silver(route), "silver", route)
         name = self._note(self.config.declarative.silver_flow, "flow")
-        dp.create_sink(name, FORMAT, sink_options(self.config, self.known, self.careful))
+        dp.create_sink(name, FORMAT, sink_options(self.config, self.known_routes, self.careful))
 
         @dp.append_flow(target=name, name=name)
         def silver() -> DataFrame:
             return good_rows(spark.readStream.table(source))
 
     def _gold(self, *, only_there: bool) -> None:
-        routes = {name: r for name, r in self.known.routes.items() if r.before is not None or not only_there}
-        plan = plan_gold(self.config, replace(self.known, routes=routes), self.datasets)
+        routes = {name: r for name, r in self.known_routes.routes.items() if r.before is not None or not only_there}
+        plan = plan_gold(self.config, replace(self.known_routes, routes=routes), self.datasets)
         self.problems += plan.problems
         for gold in plan.golds:
             self._note(gold.name, "gold", gold.route)
@@ -209,7 +211,7 @@ class _Definitions:
         )
 
 
-def growth(datasets: Datasets, known: KnownRoutes) -> list[str]:
+def growth(datasets: Datasets, known_routes: KnownRoutes) -> list[str]:
     """Commands that add the new fields of structs to the silver tables.
 
     Spark's pipelines add columns by themselves, but replace a struct as a whole, which Delta refuses
@@ -217,7 +219,7 @@ def growth(datasets: Datasets, known: KnownRoutes) -> list[str]:
     """
     return [
         f"ALTER TABLE {datasets.sql(datasets.silver(r.route))} ADD COLUMNS ({', '.join(added)})"
-        for r in known.routes.values()
+        for r in known_routes.routes.values()
         if (added := [f"{path} {ddl(kind)}" for path, kind in grown(r.before, r.columns)])
     ]
 
@@ -244,10 +246,10 @@ def _grown(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _grown(old.item_type, new.item_type, f"{path}.value")
 
 
-def bronze_rows(rows: DataFrame, config: Pipeline, known: KnownRoutes, careful: bool = False) -> DataFrame:
+def bronze_rows(rows: DataFrame, config: Pipeline, known_routes: KnownRoutes, careful: bool = False) -> DataFrame:
     """Source rows -> bronze rows: a verdict each, and where it came from."""
     names = list(config.envelope.columns) if config.envelope.format == "columns" else ["value"]
-    task = partial(judge_in_task, known_routes=known, careful=careful)
+    task = partial(judge_in_task, known_routes=known_routes, careful=careful)
     verdict = _arrow(task, VERDICT_DDL)(*(F.col(quoted(n)) for n in names)).alias("verdict")
     source_columns = rows.columns
     origin = [

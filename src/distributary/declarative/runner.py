@@ -276,8 +276,8 @@ class Runner:
 
     def _note_envelopes(self, update: Update) -> None:
         """Rows whose envelope could not be read do not say which schema they wait for: try all when one is new."""
-        schemas = update.defined.known.reader.schemas if update.defined is not None else {}
-        self._waited -= update.defined.known.failed.keys() if update.defined is not None else set()
+        schemas = update.defined.known_routes.reader.schemas if update.defined is not None else {}
+        self._waited -= update.defined.known_routes.failed.keys() if update.defined is not None else set()
         if self._envelopes != (envelope_ids := frozenset(schemas)):
             self._envelopes = envelope_ids
             self._tried = {pair for pair in self._tried if pair[1] != ENVELOPE}

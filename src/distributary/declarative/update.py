@@ -167,7 +167,7 @@ def run_update(
         spark, config, libraries, base, schemas, dry=selection.dry_run, careful=careful, refill=refill
     )
     selection = selection.but_for(flow)
-    update.leave_out({datasets.silver(route): why for route, why in update.defined.known.failed.items()})
+    update.leave_out({datasets.silver(route): why for route, why in update.defined.known_routes.failed.items()})
     tables = registry.tables()
     silver = {name for name, kind in update.defined.kinds.items() if kind == "silver"} - tables
     _check_names(selection, tables, update.defined.views)

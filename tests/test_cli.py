@@ -440,3 +440,10 @@ def test_the_schema_of_pipeline_files_is_printed(capsys: pytest.CaptureFixture[s
 def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "distributary", "--version"], capture_output=True, check=False)
     assert (done.returncode, done.stdout.startswith(b"distributary ")) == (0, True)
+
+
+def test_a_shell_completes_the_commands_also_of_the_module() -> None:
+    words = {"_DISTRIBUTARY_COMPLETE": "complete_bash", "COMP_WORDS": "distributary qu", "COMP_CWORD": "1"}
+    for program in (command(), [sys.executable, "-m", "distributary"]):
+        done = subprocess.run(program, env=os.environ | words, capture_output=True, text=True, timeout=60, check=False)
+        assert done.stdout.split() == ["quarantine"]

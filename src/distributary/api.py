@@ -73,8 +73,12 @@ def fan_out(
 
     Raises:
         BadInput: the rows have no such column.
+        EnvironmentFault: Spark is older than 4.1.
         ConfigError: what is given would not do in a pipeline file.
     """
+    from distributary.spark.versions import check_since
+
+    check_since("4.1", "fan_out")
     from distributary.sink.frame_writer import writer
 
     return writer(
@@ -113,6 +117,9 @@ def decode(
         RegistryDown, RegistryDenied, SchemaNotFound: from the registry.
     """
     from distributary.config import RegistryConfig
+    from distributary.spark.versions import check_since
+
+    check_since("4.1", "decode")
     from distributary.sink.payload_column import readers, with_struct
 
     if isinstance(registry, str):

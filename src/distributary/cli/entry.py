@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 
 import typer
 from typer.main import get_command
@@ -94,11 +95,19 @@ def _misused(error: typer.TyperException) -> Exit:
     return _failed(text + hint, error, Exit.BAD_INPUT)
 
 
+def _without_spark(error: ImportError) -> str:
+    """In words what Spark, or this one, does not have."""
+    try:
+        has_not = f"pyspark {version('pyspark')} has not all that this needs ({error.msg})"
+        return f"{has_not}: pip install 'distributary[spark]'"
+    except PackageNotFoundError:
+        return f"there is no {error.name} here: run it where Spark is, or add it: pip install 'distributary[spark]'"
+
+
 def _unexpected(error: Exception) -> Exit:
     """An error that no module foresaw."""
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _SPARK:
-        text = f"there is no {error.name} here: run it where Spark is, or add it: pip install 'distributary[spark]'"
-        return _failed(text, error, Exit.ENVIRONMENT)
+    if isinstance(error, ImportError) and (error.name or "").split(".")[0] in _SPARK:
+        return _failed(_without_spark(error), error, Exit.ENVIRONMENT)
     kind = type(error)
     lines = [line.rstrip() for line in without_stack(error).splitlines() if line.strip()]
     # A Python worker's traceback says last what went wrong, everything else says it first.

@@ -8,6 +8,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -17,11 +18,8 @@ from distributary.errors import EnvironmentFault
 from distributary.scratch import Scratch
 from distributary.spark.java import cache_folder, find_java
 from distributary.spark.launcher import Console, Jars, explained, for_now, launch
-
-PACKAGES = (
-    "io.delta:delta-spark_4.2_2.13:4.4.0",
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-)
+from distributary.spark.versions import PACKAGES as PACKAGES
+from distributary.spark.versions import check_spark, number
 
 SHIPPED_BY_SPARK = (
     "com.fasterxml.jackson.core:*",
@@ -41,7 +39,7 @@ SHIPPED_BY_SPARK = (
     "org.slf4j:*",
     "org.xerial.snappy:*",
 )
-"""What Spark 4.2 has. Without it a first start fetches 23 MB, not 98 MB. Of Hadoop not the whole group: Spark has no
+"""What Spark has. Without it a first start fetches 23 MB, not 98 MB. Of Hadoop not the whole group: Spark has no
 hadoop-aws, and a coordinate that is excluded is not fetched even where the user asks for it."""
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -95,12 +93,14 @@ LOCAL_CONF = {
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming"
 LOCAL_STATE_CONF = {
     # The default renames by way of Hadoop's FileContext, which on local files runs `readlink` and `chmod` in processes
     # of their own: some 30 ms for each of a batch's two files, in place of 8 (measured with pyspark 4.2.0). Neither
     # is atomic there against a second writer.
     "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        f"{_CHECKPOINTS}{'.checkpointing' if number(pyspark.__version__) >= (4, 1) else ''}"
+        ".FileSystemBasedCheckpointFileManager"
     ),
 }
 
@@ -128,12 +128,13 @@ def build_session(
     Raises:
         JavaMissing: there is no Java 17 or 21.
         SparkNotStarted: the JVM or the context did not start; says why and what to do.
-        EnvironmentFault: the session that is there has no Delta.
+        EnvironmentFault: the session that is there has no Delta, or there is none for the installed Spark.
     """
     asked_conf = dict(conf or {})
     environ = environment()
     if SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in environ:
         return _adopted(app, asked_conf)
+    check_spark(pyspark.__version__)
     master = master or asked_conf.get("spark.master") or "local[*]"
     settings = _settings(app, master, asked_conf, local_state=local_state)
     jars = Jars(cache_folder(environ), (*PACKAGES, *packages), [*SHIPPED_BY_SPARK], asked_conf)

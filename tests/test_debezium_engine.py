@@ -62,7 +62,7 @@ def followed(url: str, folder: Path, execute: Callable[[str], None], **settings:
         # A snapshot that is killed is taken anew, and in it one table may have what was written long after another; and
         # the connector for MySQL may not come up again where it was killed at a change of columns. So neither is.
         writer = pool.submit(run_workload, place, Workload(rows=0, seconds=SECONDS, rate=60, schema_changes=0, seed=2))
-        engine.wait_for_text('"snapshot":"false"')
+        engine.wait_for_stream()
         kills = 0
         while not (writer.done() and kills):
             wait([writer], 2)

@@ -65,7 +65,7 @@ class Debezium(Server):
     def __init__(self, folder: Path, url: str, settings: Mapping[str, str] | None = None) -> None:
         super().__init__(folder)
         self._jars = maven.jars("debezium", *JARS)
-        self.lines = folder / "changes.jsonl"
+        self.lines, self._offsets = folder / "changes.jsonl", folder / "offsets"
         place = urlsplit(url)
         database = place.path.strip("/")
         kind = "mysql" if place.scheme == "mysql" else "postgresql"
@@ -73,7 +73,7 @@ class Debezium(Server):
             **_SETTINGS,
             **_CONNECTORS[kind],
             "name": folder.name,
-            "offset.storage.file.filename": str(folder / "offsets"),
+            "offset.storage.file.filename": str(self._offsets),
             "schema.history.internal.file.filename": str(folder / "history"),
             "database.hostname": str(place.hostname),
             "database.port": str(place.port),
@@ -109,6 +109,15 @@ class Debezium(Server):
     def wait_for(self, txn: str, timeout_sec: float = 60) -> None:
         """Until a row of which a value is `txn` has come: then all that was committed before it has."""
         self.wait_for_text(json.dumps(txn), timeout_sec)
+
+    def wait_for_stream(self) -> None:
+        """Until the position that a restart goes on from is one of the log. Before, it would read all tables anew."""
+        self.wait_for_text('"snapshot":"false"')
+        wait_until(self._is_past_snapshot, 60, "a position behind the snapshot in Debezium's offsets")
+
+    def _is_past_snapshot(self) -> bool:
+        body = self._offsets.read_bytes() if self._offsets.exists() else b""
+        return (b'"pos"' in body or b'"lsn"' in body) and b'"snapshot"' not in body
 
     def wait_for_text(self, text: str, timeout_sec: float = 60) -> None:
         """Until what was sent holds the text."""

@@ -138,6 +138,21 @@ def test_a_new_table_has_its_comment_its_properties_and_the_comments_of_its_colu
     assert comments(grown) == {"id": "Who", "player.name": "As shown", "later": "Came later"}
 
 
+def test_a_field_that_comes_later_inside_of_a_struct_has_its_comment_too(tmp_path: Path) -> None:
+    first = tables(tmp_path, column_comments={"player.name": "As shown"})
+    later = {"player.name": "It has one", "player.team": "Who with", "player.at.x": "X"}
+    settings = tables(tmp_path, column_comments=later)
+    table = Table.of_route(str(tmp_path / "go"), STORE, Owner("games", "go"), settings)
+    appended(table, first, pa.table({"id": [1], "player": [{"name": "ann", "at": {"y": 1}}]}), 0)
+    team = pa.field("team", pa.string(), metadata={COMMENT: b"As the schema says"})
+    at = pa.field("at", pa.struct([("y", pa.int64()), ("x", pa.int64())]))
+    player = pa.field("player", pa.struct([pa.field("name", pa.string()), at, team]))
+    row = {"id": 2, "player": {"name": "bob", "at": {"y": 1, "x": 2}, "team": "red"}}
+    after = appended(table, settings, pa.Table.from_pylist([row], pa.schema([("id", pa.int64()), player])), 1)
+    assert comments(after) == {"player.name": "As shown", "player.team": "Who with", "player.at.x": "X"}
+    assert row in after.query("SELECT * FROM t").to_pylist()
+
+
 def test_what_people_say_of_a_column_stays_when_others_come_and_when_a_type_grows(tmp_path: Path) -> None:
     settings = tables(tmp_path, column_comments={"id": "Who"})
     table = Table.of_route(str(tmp_path / "go"), STORE, Owner("games", "go"), settings)

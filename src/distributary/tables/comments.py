@@ -25,3 +25,20 @@ def commented(field: pa.Field, comments: Mapping[str, str], path: str = "") -> p
     if path not in comments:
         return field
     return field.with_metadata({**(field.metadata or {}), COMMENT: comments[path].encode()})
+
+
+def commented_anew(field: pa.Field, before: pa.Field, comments: Mapping[str, str], path: str = "") -> pa.Field:
+    """As `commented`, of a column that was there as `before`: only what is new inside of its structs."""
+    path = f"{path}{field.name}"
+    kind = field.type
+    if kind == before.type or not pa.types.is_struct(kind) or not any(name.startswith(f"{path}.") for name in comments):
+        return field
+    old = {inner.name: inner for inner in before.type}
+    return field.with_type(
+        pa.struct(
+            commented_anew(inner, old[inner.name], comments, f"{path}.")
+            if inner.name in old
+            else commented(inner, comments, f"{path}.")
+            for inner in kind
+        )
+    )

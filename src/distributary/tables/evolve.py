@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from distributary.errors import Reason
 from distributary.tables.column_names import folded, home, leaves, type_text, type_word
-from distributary.tables.comments import comment_of, commented
+from distributary.tables.comments import comment_of, commented, commented_anew
 from distributary.tables.common_types import common_type
 
 _NUMBER, _NAME = b"number", b"name"
@@ -108,7 +108,10 @@ def evolve(table: pa.Schema | None, incoming: Sequence[pa.Schema], policy: Polic
     for schema in incoming:
         fields, ways = _merged(fields, list(schema), rules)
         slots.append(ways)
-    fields = [*fields[: len(before)], *(commented(new, policy.comments) for new in fields[len(before) :])]
+    fields = [
+        *(commented_anew(new, old, policy.comments) for new, old in zip(fields, before, strict=False)),
+        *(commented(new, policy.comments) for new in fields[len(before) :]),
+    ]
     widened = tuple(widenings(before, fields))
     return Evolution(pa.schema(fields), table is not None and fields != before, widened, tuple(slots))
 

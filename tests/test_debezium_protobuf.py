@@ -284,10 +284,10 @@ def test_a_writer_says_which_message_of_its_schema_it_is() -> None:
 class ProtobufShop(Shop):
     """A pipeline of messages in protobuf, with a registry in a folder."""
 
-    def __init__(self, root: Path, tables: dict[str, Any] | None = None, **envelope: Any) -> None:
-        super().__init__(root, tables, **envelope)
+    def __init__(self, root: Path, tables: dict[str, Any] | None = None, **payload: Any) -> None:
+        super().__init__(root, tables)
         given = self.config.model_dump(exclude_unset=True)
-        given |= {"payload": {"format": "protobuf"}, "registry": {"path": str(root / "registry")}}
+        given |= {"payload": {"format": "protobuf", **payload}, "registry": {"path": str(root / "registry")}}
         self.config = Pipeline.model_validate(given)
         self._registry = open_registry(RegistryConfig(path=str(root / "registry")))
         self.form = ProtobufForm(self._register)
@@ -331,6 +331,23 @@ def test_what_is_set_aside_comes_back_by_replay_with_its_header(tmp_path: Path) 
     assert [reason for reason, _ in shop.quarantined()] == ["TOO_MANY_ROUTES"]
     assert shop.replay().rows == {"shop.users": 1}
     assert [row["name"] for row in shop.living("shop_users")] == ["b"]
+
+
+@pytest.mark.parametrize("out_of_range", ["null", "reject"])
+def test_a_time_that_no_reader_can_hold_is_null_where_the_pipeline_file_says_so(
+    tmp_path: Path, out_of_range: str
+) -> None:
+    shop = ProtobufShop(tmp_path, out_of_range=out_of_range)
+    kinds = {"id": "int32", "at": {"type": "int64", "name": f"{_C}Timestamp", "optional": True}}
+    message = change("c", {"id": 1, "at": 2**40 * 1000}, kinds=kinds)
+    sent = [in_protobuf(shop.form, message)]
+    shop.take(sent)
+    assert judged(shop, sent).problems == ()
+    if out_of_range == "null":
+        assert shop.quarantined() == []
+        assert [(row["id"], row["at"]) for row in shop.living("shop_orders")] == [(1, None)]
+    else:
+        assert [reason for reason, _ in shop.quarantined()] == ["VALUE_OUT_OF_RANGE"]
 
 
 @settings(max_examples=extent.either(15, 300))

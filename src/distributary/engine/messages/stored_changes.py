@@ -192,7 +192,8 @@ def routes_of_columns(
 ) -> Callable[[pa.BinaryArray], tuple[Split, pa.Array, Any, Any]]:
     """What finds the routes of one schema's messages: (what was read, route, which of these say nothing of a row, which
     are no change)."""
-    decoder = value_decoder(schema, message)
+    # A time that no reader can hold is not a route's matter: who reads the row says what becomes of it.
+    decoder = value_decoder(schema, message, null_out_of_range=True)
     says_nothing = is_notice(decoder.columns.names)
 
     def read(bodies: pa.BinaryArray) -> tuple[Split, pa.Array, Any, Any]:

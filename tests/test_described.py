@@ -100,6 +100,8 @@ GAMES: dict[str, object] = {
         ({"written_at": True, "keys": ["id"]}, "fanout", "tables.written_at", "messages without keys"),
         ({"written_at": True, "evolution": "none"}, "fanout", "tables.written_at", "new_column add"),
         ({"comment": "Games"}, "wide", "tables.comment", "not allowed with layout wide"),
+        ({"routes": {"go": {"properties": {"a": "1"}}}}, "wide", "tables.routes.go.properties", "those of tables.prop"),
+        ({"routes": {"go": {"properties": {"a": "1"}}}}, "declarative", "tables.routes.go.properties", "those of"),
         ({"patterns": [{"routes": ["a*"], "comment": "A"}]}, "wide", "tables.patterns", "not allowed with layout wide"),
     ],
 )

@@ -25,6 +25,9 @@ def check_described(config: Pipeline) -> None:
             for key in (*WORDS, *PLACING):
                 if key in type(layer).model_fields and is_given(layer, key):
                     raise fault(f"{place}.{key}", f"not allowed with layout {layout}: give layout fanout or two_hop")
+            if layer is not config.tables and is_given(layer, "properties"):
+                detail = f"not allowed with layout {layout}, whose tables have those of tables.properties"
+                raise fault(f"{place}.properties", detail)
     for place, layer in _layers(config):
         for key in PLACING:
             _check_placing(config, f"{place}.{key}", getattr(layer, key))

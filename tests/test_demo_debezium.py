@@ -65,6 +65,15 @@ def test_simulated_messages_lie_in_a_table_of_records(tmp_path: Path, form: str)
     assert None not in routes and routes
 
 
+def test_messages_that_are_simulated_into_a_table_once_more_stand_behind_those_that_are_there(tmp_path: Path) -> None:
+    table = str(tmp_path / "records")
+    arguments = ["simulate", "debezium", "--delta", table, "--events", "20", "--truth", str(tmp_path / "truth.json")]
+    for seed in ("1", "2"):
+        assert execute([*arguments, "--seed", seed]) == Exit.OK
+    rows = DeltaTable(table).to_pyarrow_table().to_pylist()
+    assert len({(row["topic"], row["offset"]) for row in rows}) == len(rows)
+
+
 def test_simulated_messages_need_one_place_and_a_registry_for_schemas(tmp_path: Path) -> None:
     assert execute(["simulate", "debezium"]) == Exit.BAD_INPUT
     table = str(tmp_path / "records")

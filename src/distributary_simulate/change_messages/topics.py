@@ -8,7 +8,10 @@ from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
+from distributary.errors import StoreDown
 from distributary_simulate.change_messages.debezium import ChangeMessage
 from distributary_simulate.games.kafka import KafkaWriter
 from distributary_simulate.games.sinks import write_delta
@@ -28,10 +31,10 @@ AT_ONCE: Final = 20_000
 
 
 class Offsets:
-    """Gives each message its place, as a broker does."""
+    """Gives each message its place, as a broker does. `ends`: topic -> its next offset; else it is empty."""
 
-    def __init__(self) -> None:
-        self._ends: dict[str, int] = {}
+    def __init__(self, ends: Mapping[str, int] | None = None) -> None:
+        self._ends = dict(ends or {})
 
     def records(self, messages: Iterable[ChangeMessage]) -> pa.Table:
         return pa.Table.from_pylist([self._record(message) for message in messages], schema=RECORDS)
@@ -44,9 +47,22 @@ class Offsets:
 
 
 def to_table(path: str, messages: Iterator[ChangeMessage]) -> int:
-    """Append to a Delta table, creating it. Returns the messages written. Raises StoreDown."""
-    offsets = Offsets()
+    """Append to a Delta table, creating it, behind what its topics have. Returns the messages written. Raises
+    StoreDown."""
+    offsets = Offsets(_ends(path))
     return sum(write_delta(path, offsets.records(some)) for some in _parts(messages))
+
+
+def _ends(path: str) -> dict[str, int]:
+    """Topic -> its next offset, of those that are in a table. Raises StoreDown."""
+    try:
+        if not DeltaTable.is_deltatable(path):
+            return {}
+        rows = DeltaTable(path).to_pyarrow_table(columns=["topic", "offset"])
+    except (DeltaError, OSError) as error:
+        raise StoreDown(path=path, detail=str(error)) from error
+    newest = rows.group_by("topic").aggregate([("offset", "max")]).to_pylist()
+    return {row["topic"]: row["offset_max"] + 1 for row in newest}
 
 
 def to_kafka(servers: str, messages: Iterator[ChangeMessage], config: Mapping[str, str]) -> int:

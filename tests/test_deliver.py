@@ -485,6 +485,18 @@ def test_rows_say_when_they_were_written_where_that_is_asked_for_also_in_a_table
     assert before <= rows["y"] <= datetime.now(UTC)
 
 
+def test_rows_of_a_wide_table_that_is_there_say_when_they_were_written_too(spec: MessageSpec) -> None:
+    spec = replace(spec, wide=f"{spec.tables.root}/all")
+    put(spec, event(1, user="x"))
+    spec = next_batch(replace(spec, tables=spec.tables.model_copy(update={"written_at": True})))
+    outcome, _ = put(spec, event(1, user="y"), first=1)
+    spec = next_batch(spec)
+    again, _ = put(spec, event(1, user="z"), first=2)
+    times = [row["_origin"]["written_at"] for row in rows_of(spec)]
+    assert [time is None for time in times] == [True, False, False]
+    assert (outcome.append.evolved, again.append.evolved) == (True, False)
+
+
 # -- a task ------------------------------------------------------------------------------------------------
 
 

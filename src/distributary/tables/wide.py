@@ -38,8 +38,11 @@ def grown(schema: pa.Schema | None, seen_schemas: Mapping[str, pa.Schema], origi
     start = schema or pa.schema([(KEY, pa.string()), (ROUTE, pa.string())])
     columns = {f.name: f for f in start}
     for route, route_schema in sorted(seen_schemas.items()):
-        if origin in route_schema.names and origin not in columns:
-            columns[origin] = route_schema.field(origin)
+        if origin in route_schema.names:
+            seen = route_schema.field(origin)
+            # It grows as a route's own columns do, and all routes have it.
+            if origin not in columns or seen.type.num_fields > columns[origin].type.num_fields:
+                columns[origin] = seen
         fields = [f for f in route_schema if f.name != origin]
         if fields:
             columns[table_name(route)] = pa.field(table_name(route), pa.struct(fields))

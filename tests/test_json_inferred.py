@@ -180,6 +180,13 @@ def test_a_record_that_is_not_as_those_before_is_the_row_that_it_is_alone(odd: s
     assert found[:70] == [one(plain)] * 70
 
 
+def test_names_that_differ_in_case_only_are_kept_as_they_are_behind_others_too() -> None:
+    odd = '{"A":1.5,"a":null}'
+    before = ['{"A":1.5}', '{"a":{"b":1}}']
+    bodies = [body.encode() for body in [*before * 40, odd]]
+    assert read(bodies, {}, len(bodies))[-1] == one(odd) == {"_undeclared": odd}
+
+
 @given(_RECORDS)
 def test_the_judge_finds_every_value_of_a_record_in_its_row(records: list[Any]) -> None:
     bodies = [json.dumps(record).encode() for record in records]

@@ -171,7 +171,15 @@ def _shape_text(leaves: Iterable[Leaf]) -> str:
 
 @lru_cache(64)
 def _reader_of(shape: str, ignored: tuple[str, ...]) -> TypedReader | None:
-    return typed_reader(with_shape(Record(), shape), ignored)
+    record = with_shape(Record(), shape)
+    return None if _has_alike(record, ignored) else typed_reader(record, ignored)
+
+
+def _has_alike(record: Record, others: Iterable[str] = ()) -> bool:
+    """Do two names of one object differ in case only? A record that has both asks for no columns (`_leaves`)."""
+    names = {*others, *(field.name for field in record.fields)}
+    inside = (field.node for field in record.fields if isinstance(field.node, Record))
+    return len({name.lower() for name in names}) < len(names) or any(map(_has_alike, inside))
 
 
 def _spelled(leaves: Iterable[Leaf]) -> dict[Path, Path | None]:

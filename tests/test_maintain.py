@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ from pyspark.sql import SparkSession
 from distributary.audit.verify import verify
 from distributary.running.maintain import maintain
 from distributary.state.ledger import Entry
+from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, quarantine_uri, write_rejected
 from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.wide import KEY
 from tests.lake import Lake
@@ -77,6 +80,24 @@ def test_a_table_that_has_no_rows_yet_is_no_fault(made: Lake) -> None:
     gone = Entry(made.stream, 2, "gone", table=made.table("gone"), rows_in=1, rows_written=1)
     made.ledger.record(made.stream, 2, [gone, Entry(made.stream, 2, None)], {})
     assert {done.skipped for done in maintain(made.config)} == {None, "there is no such table"}
+
+
+def test_rows_that_a_killed_batch_has_still_to_set_aside_stay(made: Lake) -> None:
+    """It comes again after a week, long after its files were written."""
+    uri, files = quarantine_uri(made.config.state_root), []
+    for batch in (1, 2):
+        rows = pa.Table.from_pylist([{"route": "ann", "reason": "CORRUPT_PAYLOAD"}], REJECTED_SCHEMA)
+        files.append(write_rejected(uri, [rows], made.stream, batch, "0", made.store))
+        made.ledger.record(made.stream, batch, [Entry(made.stream, batch, None)], {"quarantine": [files[-1].to_json()]})
+        if batch == 1:
+            commit_quarantine(uri, "games", files, made.stream, batch, made.store)
+    lost = write_rejected(uri, [rows], made.stream, 3, "0", made.store)
+    at = time.time() - 8 * 86400
+    for file in (*files, lost):
+        os.utime(Path(uri, file.path), (at, at))
+    assert {done.table: done.vacuumed for done in maintain(made.config)}[uri] == 1
+    commit_quarantine(uri, "games", files[1:], made.stream, 2, made.store)
+    assert DeltaTable(uri).to_pyarrow_table().num_rows == 2
 
 
 @pytest.mark.spark

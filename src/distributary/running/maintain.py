@@ -11,8 +11,9 @@ newer than a message in the quarantine.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -31,7 +32,7 @@ from distributary.errors import DistributaryError
 from distributary.errors.border import contained
 from distributary.sources.file_ledger import tidy
 from distributary.state.cleaning import check_not_begun
-from distributary.state.ledger import Entry, read_entries, totals
+from distributary.state.ledger import Entry, quarantine_files, read_entries, totals
 from distributary.tables.crowding import crowd_of
 from distributary.tables.engines import spark_needed
 from distributary.tables.faults import CommitConflict, reading
@@ -208,7 +209,9 @@ class Carer:
         if by_spark:
             vacuum_by_spark(self._spark(), opened.uri, hours, enforce=enforce)
         else:
-            upkeep.vacuumed = len(vacuum(opened, rules.vacuum_after, enforce=enforce))
+            is_quarantine = table.uri == quarantine_uri(self.config.state_root)
+            awaited = _decided_files(read_entries(self.config.state_root, self.store)) if is_quarantine else set()
+            upkeep.vacuumed = len(vacuum(opened, rules.vacuum_after, enforce=enforce, awaited=awaited))
 
     def _join(self, table: OwnTable, opened: Snapshot, upkeep: Maintained, at_most: int) -> None:
         # Where rows are marked as deleted, their files are written anew first, which is the whole of upkeep.
@@ -229,6 +232,13 @@ class Carer:
         else:
             Snapshot(table.uri, table.store).compact(target_size=target, max_concurrent_tasks=2)
         return Snapshot(table.uri, table.store)
+
+
+def _decided_files(entries: Sequence[Entry]) -> set[str]:
+    """The quarantine's data files that the newest decision of each stream names: a batch that was killed right behind
+    it commits them when it comes again. `entries`: oldest first."""
+    newest = {entry.stream: json.loads(entry.details or "{}") for entry in entries if entry.route is None}
+    return {file.path for details in newest.values() for file in quarantine_files(details)}
 
 
 def _purges(config: Pipeline) -> bool:

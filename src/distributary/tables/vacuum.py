@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache, partial
 from pathlib import PurePosixPath
 from typing import Any
@@ -29,25 +29,29 @@ _VECTOR = re.compile(r"deletion_vector_[0-9a-f-]{36}\.bin")
 _COMMIT = re.compile(r"\d{20}\.json")
 
 
-def vacuum(table: Snapshot, seconds: float, *, enforce: bool = False) -> list[str]:
+def vacuum(
+    table: Snapshot, seconds: float, *, enforce: bool = False, awaited: Collection[str] = frozenset()
+) -> list[str]:
     """Remove what no version of the last `seconds` needs; paths below the table, or URLs. `enforce`: refuse less than
-    the table's own retention. `table` is then of the newest version.
+    the table's own retention. `awaited`: data files that stay, for they are to be committed yet. `table` is then of the
+    newest version.
 
     Raises TableFault, OSError.
     """
     hours = int(seconds // 3600)
     removed = table.vacuum(hours, enforce=enforce)
     table.refresh()
-    return [*removed, *remove_orphans(table, max(hours, ORPHAN_HOURS)), *vacuum_vectors(table, seconds)]
+    return [*removed, *remove_orphans(table, max(hours, ORPHAN_HOURS), awaited), *vacuum_vectors(table, seconds)]
 
 
-def remove_orphans(table: Snapshot, hours: int) -> list[str]:
-    """Remove data files that are older than `hours` and in no commit; which. Those of a table that lies below this one
-    are its own. Raises TableFault, OSError.
+def remove_orphans(table: Snapshot, hours: int, awaited: Collection[str] = frozenset()) -> list[str]:
+    """Remove data files that are older than `hours`, in no commit and not `awaited`; which. Those of a table that lies
+    below this one are its own. Raises TableFault, OSError.
     """
     system = filesystem(table.uri, table.store)
     is_table = lru_cache(maxsize=None)(partial(_is_table, system))
     unknown = [PurePosixPath(path) for path in table.unknown_files(hours) if path.endswith(".parquet")]
+    unknown = [path for path in unknown if str(path) not in awaited]
     orphans = [str(path) for path in unknown if not any(map(is_table, list(path.parents)[:-1]))]
     for path in orphans:
         system.delete_file(path)

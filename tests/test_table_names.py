@@ -159,6 +159,14 @@ def test_only_where_two_routes_meet_has_one_of_them_an_escape(tmp_path: Path) ->
     assert lake.names("chess", "CHESS") == [digest, f"silver_{table_name('CHESS')}"]
 
 
+@pytest.mark.parametrize("template", ["{route}", "{route|lower}"])
+def test_files_of_a_task_that_was_killed_before_its_first_commit_take_no_name(tmp_path: Path, template: str) -> None:
+    lake = Lake(tmp_path, name=template)
+    (tmp_path / "chess").mkdir()
+    (tmp_path / "chess" / "part-0.parquet").write_bytes(b"PAR1")
+    assert lake.names("Chess") == ["chess"]
+
+
 def test_the_table_of_a_stranger_is_not_gone_round_in_silence_where_the_route_is_its_name(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.make("chess", "chess", "another_pipeline")

@@ -74,7 +74,9 @@ class TableNames:
 
     def _name(self, route: str, folders: frozenset[str]) -> str:
         names = self._names(route)
-        owners = {name: self._owner(name) for name in names if name in folders}
+        tables = {name: self._table(name) for name in names if name in folders}
+        # Files of a task that was killed before its first commit take no name: the next attempt settles the same.
+        owners = {name: owner for name, (is_there, owner) in tables.items() if is_there}
         for owner_sought in (Owner(self._pipeline, route), UNREADABLE):
             if (own_name := next((name for name, owner in owners.items() if owner == owner_sought), None)) is not None:
                 return own_name
@@ -90,12 +92,12 @@ class TableNames:
         is_ours = plain in settled or (owner is not None and owner.pipeline == self._pipeline)
         return names[-1] if is_ours else plain
 
-    def _owner(self, name: str) -> Owner | None:
-        """Whose the table in a folder is; None where it says nobody's, or is none. Raises StoreDown."""
+    def _table(self, name: str) -> tuple[bool, Owner | None]:
+        """Is there a table in a folder, and whose is it (None: it does not say)? Raises StoreDown."""
         address = join(self._tables.root, name)
         try:
             table = Table(address, self._store).open()
         except BaseException as e:
             own_fault(e, address)
-            return UNREADABLE
-        return None if table is None else table.owner
+            return True, UNREADABLE
+        return table is not None, None if table is None else table.owner

@@ -69,6 +69,14 @@ def test_the_merged_table_is_the_source_in_whatever_order_and_batches_messages_c
     assert histories.ok, histories.problems
 
 
+def test_keys_that_the_pipeline_file_has_in_other_letters_are_the_keys(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"routes": {"ORCL.SHOP.ORDERS": {"keys": ["id"]}}}, format="openlogreplicator")
+    shop.take(HISTORY)
+    assert living(shop) == [(1, "c", None), (4, "x", 5)]
+    assert shop.quarantined() == []
+    assert judged(shop, HISTORY).problems == ()
+
+
 def test_a_message_with_a_whole_transaction_is_its_changes_each_in_its_table(tmp_path: Path) -> None:
     transaction = sent(
         0, 100, {"op": "begin"},

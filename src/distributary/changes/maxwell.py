@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from distributary.changes.debezium.heads import NEW_KEY, OLD_KEY, Message
-from distributary.changes.debezium.message_fields import UNDECODABLE
+from distributary.changes.debezium.message_fields import UNDECODABLE, as_spelled
 from distributary.changes.debezium.source_table import Routes
 from distributary.changes.model import Kind, SourceTable
 
@@ -110,7 +110,7 @@ def _halves(key: bytes | None, body: bytes, own: Sequence[str]) -> tuple[bytes, 
     except UNDECODABLE:
         return (body,)
     row, old = change.data or {}, change.old or {}
-    if change.type != "update" or not _moves(change, _as_spelled(names, row)):
+    if change.type != "update" or not _moves(change, as_spelled(names, row)):
         return (body,)
     fields = {name: raw for name, raw in _KEY.decode(body).items() if name != "old"}
     encode = msgspec.json.encode
@@ -142,7 +142,7 @@ def as_debezium(message: Message, own: Sequence[str] = ()) -> Message:
         "connector": "mysql", "db": change.database, "table": change.table, "ts_ms": ms, "gtid": change.gtid,
         "file": file or None, "pos": int(pos) if pos.isdecimal() else None, "row": _row_of(change),
     }  # fmt: skip
-    keys = _as_spelled(keys or own, row)
+    keys = as_spelled(keys or own, row)
     op: str | None = OPS.get(change.type or "", change.type)
     if op == "u" and _moves(change, keys):
         op = KEY_CHANGED
@@ -159,12 +159,6 @@ def as_debezium(message: Message, own: Sequence[str] = ()) -> Message:
 def _row_of(change: _Change) -> int | None:
     """The last row of a transaction has `commit` in place of its xoffset (Maxwell's RowMap)."""
     return _LAST if change.xoffset is None and change.commit else change.xoffset
-
-
-def _as_spelled(keys: Sequence[str], row: _Fields) -> list[str]:
-    """A record's key has its columns in small letters."""
-    spelled = {name.lower(): name for name in row}
-    return [name if name in row else spelled.get(name.lower(), name) for name in keys]
 
 
 def _keys(change: _Change, key: bytes | None) -> list[str]:

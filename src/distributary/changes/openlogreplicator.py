@@ -28,7 +28,7 @@ from typing import Any, Final
 import msgspec
 
 from distributary.changes.debezium.heads import NEW_KEY, OLD_KEY, PLAIN, Message
-from distributary.changes.debezium.message_fields import UNDECODABLE
+from distributary.changes.debezium.message_fields import UNDECODABLE, as_spelled
 from distributary.changes.debezium.source_table import Routes
 from distributary.changes.model import Kind, SourceTable
 
@@ -148,7 +148,9 @@ def _moves(item: _Item, keys: Sequence[str]) -> bool:
     """Has an update another key than its row had?"""
     before, after = item.before or {}, item.after or {}
     return item.op == "u" and any(
-        bytes(before[name]) != bytes(after[name]) for name in keys if name in before and name in after
+        bytes(before[name]) != bytes(after[name])
+        for name in as_spelled(keys, before)
+        if name in before and name in after
     )
 
 
@@ -178,7 +180,7 @@ def as_debezium(message: Message, own: Sequence[str] = ()) -> Message:
     envelope: dict[str, Any] = {"op": op, "source": source, "before" if op == "d" else "after": row}
     if (transaction := log_message.xid or log_message.xidn) is not None:
         envelope["transaction"] = {"id": str(transaction)}
-    key = {name: row.get(name, _NULL) for name in own}
+    key = {name: row.get(name, _NULL) for name in as_spelled(own, row)}
     record = message.record._replace(headers=message.record.headers | {moved}) if moved else message.record
     return Message(record, msgspec.json.encode(key) if key else None, msgspec.json.encode(envelope))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import msgspec
 
 Fields = dict[str, msgspec.Raw]
@@ -22,6 +24,14 @@ def opened(body: bytes | None) -> tuple[bytes, Fields]:
         schema = bytes(fields["schema"])
         return b"" if schema == b"null" else schema, PERHAPS.decode(fields["payload"]) or {}
     return b"", fields
+
+
+def as_spelled(names: Sequence[str], row: Iterable[str]) -> list[str]:
+    """Columns by the names that a row has for them, which may differ in case: Maxwell's record keys are in small
+    letters, and a pipeline file may name keys in any."""
+    columns = {name: name for name in row}
+    folded = {name.lower(): name for name in columns}
+    return [columns.get(name) or folded.get(name.lower(), name) for name in names]
 
 
 class MessageOpener:

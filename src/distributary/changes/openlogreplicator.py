@@ -8,7 +8,7 @@
 |---|---|
 | `op` c, u, d | the same |
 | `e_scn` (`scn-type` 8), else `scn` (4); in hex `e_scns`, `scns` | `source.scn` |
-| `num` (`message` 2) | `source.ssn`: the place within the transaction |
+| `num` (`message` 2), else the place among several changes | `source.ssn`: the place within the transaction |
 | `db`, `schema.owner`, `schema.table` | `source.db`, `schema`, `table` |
 | `e_tm`, else `tm`; as text `e_tms`, `tms` | `source.ts_ms` |
 | `before` with `after` over it | the row; those of `schema.columns` that an update does not have are unchanged |
@@ -136,8 +136,10 @@ def _divided(body: bytes, route: str, own: Mapping[str, Sequence[str]]) -> Itera
     if len(changes) == 1 and not _moves(changes[0][0], own.get(route, ())):
         yield route, body
         return
-    for item, raw in changes:
+    for number, (item, raw) in enumerate(changes):
         item_route, fields = _route(message, item), _FIELDS.decode(raw)
+        if item.num is None and len(changes) > 1:
+            fields["num"] = msgspec.Raw(b"%d" % number)  # they stand in the order of the transaction
         ops = ["u-d", "u-c"] if _moves(item, own.get(item_route, ())) else [item.op]
         for op in ops:
             change_message = header | {"payload": msgspec.Raw(msgspec.json.encode([fields | {"op": op}]))}

@@ -26,7 +26,7 @@ class OpenLogReplicatorRules(MessageRules):
         """The change of a message that stands in this row of a log: by its number in the transaction."""
         message = json.loads(value, parse_float=Decimal)
         number, row_type = metadata["source"]["ssn"], metadata["change_type"]
-        item = next(i for i in message["payload"] if i["op"] in _KINDS and i.get("num") == number)
+        item = _change_in(message, number)
         source = {"connector": "oracle", "scn": _scn(message), "ssn": number, "ts_ms": _millis(message)}
         before, after = item.get("before") or {}, item.get("after") or {}
         is_gone = row_type == "UPDATE-DELETE" or item["op"] == "d"
@@ -36,6 +36,18 @@ class OpenLogReplicatorRules(MessageRules):
         silent = item["op"] == "u" and not is_gone and not set(columns) <= row.keys()
         place = self._place(source, "c", offset)
         return JudgedChange(self.own, row, place, f"{topic}-{partition}-{offset}", is_gone, silent, kind)
+
+
+def _change_in(message: Mapping[str, Any], number: int | None) -> Mapping[str, Any]:
+    """That of this number in its transaction; where several changes have none, they are counted from 0."""
+    changes = [item for item in message["payload"] if item["op"] in _KINDS]
+    for place, change in enumerate(changes):
+        own_number = change.get("num")
+        if own_number is None and len(changes) > 1:
+            own_number = place
+        if own_number == number:
+            return change
+    raise ValueError(f"no change of the message has the number {number}")
 
 
 def _scn(message: Mapping[str, Any]) -> int:

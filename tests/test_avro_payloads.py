@@ -192,6 +192,7 @@ def test_times_and_decimals_that_no_column_holds_are_rejected_or_null() -> None:
         {"type": "bytes", "logicalType": "decimal", "precision": "4", "scale": "2"},
         {"type": "bytes", "logicalType": "decimal", "scale": 2},
         {"type": "fixed", "name": "f", "size": 2, "logicalType": "decimal", "precision": 5},
+        {"type": "fixed", "name": "f", "size": 2, "logicalType": "decimal", "precision": 10**9},
     ],
 )
 def test_a_decimal_that_cannot_be_one_is_its_bytes(kind: dict[str, Any]) -> None:

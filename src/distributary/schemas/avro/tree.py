@@ -15,6 +15,7 @@ changes a byte of a record:
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -88,7 +89,8 @@ def _is_decimal(schema: dict[str, Any]) -> bool:
     precision, scale, size = schema.get("precision"), schema.get("scale", 0), schema.get("size")
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision == 0:
         return False
-    return type(size) is not int or 10**precision <= 2 ** (8 * size - 1)
+    # As fastavro reckons, and without numbers of as many digits as a schema may ask for.
+    return type(size) is not int or precision <= math.log10(2) * (8 * size - 1)
 
 
 def _check_depth(schema: Any) -> None:

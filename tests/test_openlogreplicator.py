@@ -69,14 +69,15 @@ def test_the_merged_table_is_the_source_in_whatever_order_and_batches_messages_c
     assert histories.ok, histories.problems
 
 
-def test_changes_of_a_transaction_without_numbers_are_in_their_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["position", "offset"])
+def test_changes_of_a_transaction_without_numbers_are_in_their_order(tmp_path: Path, order: str) -> None:
     changes = [
         change("c", 0, None, {"ID": 1, "NAME": "a", "N": 1}),
         change("u", 1, {"ID": 1, "N": 1}, {"ID": 1, "N": 2}),
         change("u", 2, {"ID": 1, "N": 2}, {"ID": 1, "N": 3}),
     ]
     message = sent(0, 100, {"op": "begin"}, *({n: v for n, v in one.items() if n != "num"} for one in changes))
-    shop = Shop(tmp_path, TABLES, format="openlogreplicator")
+    shop = Shop(tmp_path, TABLES, format="openlogreplicator", order=order)
     shop.take([message])
     assert living(shop) == [(1, "a", 3)]
     found = judged(shop, [message])

@@ -101,7 +101,8 @@ class MessageRules:
 
     def _place(self, source: Mapping[str, Any], op: str, offset: int) -> tuple[Any, ...]:
         if self.by_offset:
-            return (offset,)
+            number = str(source.get("ssn"))
+            return (offset, int(number) if number.isdecimal() else 0)
         time = max(0, int(source.get("ts_ms") or 0))
         snapshot = op == "r" or str(source.get("snapshot")).lower() not in ("none", "false", "")
         generation = bisect_right(self.repairs, time if snapshot else time + _HOUR_MS)

@@ -38,7 +38,7 @@ class OpenLogReplicatorRules(MessageRules):
         return JudgedChange(self.own, row, place, f"{topic}-{partition}-{offset}", is_gone, silent, kind)
 
 
-def _change_in(message: Mapping[str, Any], number: int | None) -> Mapping[str, Any]:
+def _change_in(message: Mapping[str, Any], number: int | None) -> Any:
     """That of this number in its transaction; where several changes have none, they are counted from 0."""
     changes = [item for item in message["payload"] if item["op"] in _KINDS]
     for place, change in enumerate(changes):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from distributary.changes.debezium.positions import KINDS, Parts, place_of
+from distributary.changes.debezium.positions import KINDS, Parts, place_by_offset, place_of
 from distributary.changes.model import Kind, SourceTable
 from distributary.errors import Reason
 
@@ -138,7 +138,7 @@ def head_of(change_head: ChangeHeader, record: Record, form: Form) -> Head:
     backfill = change == "READ" or str(source.get("snapshot") or "").lower() in SNAPSHOTS
     source_ms = _millis(source.get("ts_ms"))
     if form.by_offset:
-        place: Parts = (record.offset, 0, 0, 0)
+        place: Parts = place_by_offset(source, record.offset)
         source_ms = source_ms if source_ms is not None else record.time_ms
     elif backfill:
         place = (max(0, source_ms or 0), 0, 0, 0)

@@ -20,7 +20,8 @@ its old place. The offset is the order within a topic's partition; a key has one
 A row of a snapshot is older than any change of the log (`changes.sequence`): what came after the read is in the log
 itself. Its place is the time of the snapshot.
 
-With `by_offset` nothing but the offset counts, snapshots included: the newest message of a key is the newest.
+With `by_offset` nothing but the offset counts, snapshots included: the newest message of a key is the newest. Of
+several changes of one message (OpenLogReplicator) the SSN decides.
 
 Source: Debezium documentation, "Change events" of each connector, and messages of Debezium 3.6.
 """
@@ -59,6 +60,11 @@ _MOST = 2**63
 def place_of(kind: Kind, source: SourceBlock, time_ms: int, offset: int) -> Parts:
     """A change's place. Raises ValueError, in words, where the message does not say it."""
     return _PLACES[kind](source, max(0, time_ms), max(0, offset))
+
+
+def place_by_offset(source: SourceBlock, offset: int) -> Parts:
+    """That of a change by its message, which may hold several: those of OpenLogReplicator have numbers."""
+    return offset, _whole(source, "ssn") or 0, 0, 0
 
 
 def _mysql(source: SourceBlock, time: int, offset: int) -> Parts:

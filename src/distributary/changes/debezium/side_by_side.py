@@ -110,6 +110,7 @@ def places(kind: Kind, headers: ChangeHeaders, origins: RecordOrigins, form: For
     out = np.zeros((rows, 4), np.uint64)
     if form.by_offset:
         out[:, 0] = offset
+        out[:, 1] = np.maximum(_whole(headers.field("ssn")), 0)
         return out, is_change & (offset >= 0)
     backfill = headers.backfill
     numbers, is_placed = _PLACES.get(kind, _by_row)(kind, headers, time, np.maximum(offset, 0))

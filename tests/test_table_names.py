@@ -16,9 +16,13 @@ from distributary.engine.messages import table_names
 from distributary.engine.messages.table_names import TableNames
 from distributary.errors import ConfigError
 from distributary.names import MAX_NAME_CHARS, digest_name, readable_name, route_of, table_name, without_rules
+from distributary.repair.resync_bronze import _Resync
+from distributary.state.ledger import Entry
 from distributary.tables.snapshot import Owner
 from distributary.tables.store import Store
 from distributary.tables.table import Table
+from tests.lake import Lake as Resting
+from tests.sparkless_messages import Session
 from tests.test_config import load_document
 
 
@@ -199,6 +203,17 @@ def test_what_the_ledger_says_spares_a_look_and_what_could_not_be_written_is_loo
     plain = Lake(tmp_path / "other", name="{route|exact}")
     monkeypatch.setattr(table_names, "names_in", lambda *_: pytest.fail("a folder was listed"))
     assert plain.names("Chess") == ["x_x43_hess"]
+
+
+def test_a_rebuild_makes_a_table_that_is_gone_where_the_run_beside_it_writes(tmp_path: Path) -> None:
+    """The ledger has a name of an earlier version; nothing of the table is there."""
+    resting = Resting(tmp_path)
+    entry = Entry(resting.stream, 0, "Chess", table=f"{tmp_path}/x_x43_hess", rows_in=1, rows_written=1)
+    resting.ledger.record(resting.stream, 0, [entry, Entry(resting.stream, 0, None)], {})
+    rebuild = _Resync.__new__(_Resync)
+    rebuild.spark, rebuild.store = Session(), resting.store  # type: ignore[assignment]
+    spec = rebuild._replay(resting.config).fanout.spec("", 0, {}, {}, ["Chess"])
+    assert spec.table("Chess") == f"{tmp_path}/x_x43_hess"
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ class DryRun:
         self.store = store
         self.ledger = Ledger(config.state_root, config.pipeline, store)
         self.fanout = Fanout(spark, config, schemas_of(config, keep=False), store)
+        self.fanout.names.remember_ledger(self.ledger)
         self.plan = plan
         self._checkpoint = ""
         self._tables = tables

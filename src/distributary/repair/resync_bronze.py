@@ -123,7 +123,9 @@ class _Resync:
 
     def _replay(self, stream: Pipeline) -> Replay:
         fanout = Fanout(self.spark, stream, schemas_of(stream), self.store)
-        return Replay(stream, Ledger(stream.state_root, stream.pipeline, self.store), fanout)
+        ledger = Ledger(stream.state_root, stream.pipeline, self.store)
+        fanout.names.remember_ledger(ledger)  # a table that is gone is made anew where a run beside this one writes it
+        return Replay(stream, ledger, fanout)
 
     def run(self) -> BronzeRebuilt:
         for _ in range(ATTEMPTS):

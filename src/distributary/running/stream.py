@@ -134,7 +134,7 @@ class Run:
     def _take_messages(self) -> None:
         fanout = Fanout(self.spark, self.config, schemas_of(self.config), self.store)
         fanout.on_spark |= self._on_spark()
-        fanout.names.remember({r: e.table for r, e in self.ledger.newest.items() if r and e.table and e.rows_written})
+        fanout.names.remember_ledger(self.ledger)
         fanout.files = self._files
         self.identity = SourceIdentity(self.config, self.store)
         fanout.was_read = self._check_source

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from distributary.config import Tables
 from distributary.names import names_of, readable_name, rules_of, table_name, without_rules
+from distributary.state.ledger import Ledger
 from distributary.tables.files import names_in
 from distributary.tables.outage import own_fault
 from distributary.tables.snapshot import Owner
@@ -28,6 +29,10 @@ class TableNames:
         self._pipeline, self._tables, self._store = pipeline, tables, store
         self._rules = rules_of(tables.name)
         self._settled: dict[str, str] = {}
+
+    def remember_ledger(self, ledger: Ledger) -> None:
+        """Of each route the table to which its newest entry has written rows."""
+        self.remember({r: e.table for r, e in ledger.newest.items() if r and e.table and e.rows_written})
 
     def remember(self, written: Mapping[str, str]) -> None:
         """Routes that have tables, by the ledger, and their addresses: nobody need look."""

@@ -246,6 +246,32 @@ def test_a_table_stays_under_any_name_that_its_route_can_have(lake: Path, name: 
 
 
 @pytest.mark.parametrize(
+    ("written", "tables", "key"),
+    [
+        ("silver_chess", {"name": "gold_{route|last|snake}"}, "tables.name"),
+        ("chess", {"name": "{route|lower}"}, "tables.name"),
+        ("cards", {"routes": {"a.Chess": {"name": "decks"}}}, "tables.routes.a.Chess.name"),
+        ("a_chess", {"name": "{route|lower}"}, None),
+        ("x_x43_hess", {"name": "{route|last|snake}"}, "tables.name"),
+        ("a_x2e__x43_hess", {"routes": {"a.Chess": {"name": "decks"}}}, None),
+    ],
+)
+def test_a_name_under_which_a_table_would_begin_again_is_refused_also_by_rules_and_of_one_route(
+    lake: Path, written: str, tables: dict[str, Any], key: str | None
+) -> None:
+    games = Lake(lake, tables=tables)
+    entry = Entry("s", 0, "a.Chess", table=f"{lake}/{written}", rows_in=1, rows_written=1)
+    games.ledger.record("s", 0, [entry], {})
+    refused = None
+    try:
+        with at_work(games.config, games.store):
+            pass
+    except TablesMoved as e:
+        refused = e.parameters["key"]
+    assert refused == key
+
+
+@pytest.mark.parametrize(
     ("tables", "key"), [({"merged": "now_{table}"}, "tables.merged"), ({"log": "{table}_events"}, "tables.log")]
 )
 def test_tables_of_change_files_keep_their_names(lake: Path, tables: dict[str, Any], key: str) -> None:

@@ -72,8 +72,8 @@ def _written(config: Pipeline, store: Store) -> dict[str, _Written]:
 
 
 def _places(config: Pipeline, route: str, written: _Written) -> Iterator[tuple[str, str, set[str]]]:
-    """Key, address by the pipeline file, and addresses that have rows. Not where a table that is there decides about
-    its name (rules, names of single routes), nor of Debezium, whose routes are read for their names."""
+    """Key, address by the pipeline file, and addresses that have rows. A table that is there keeps any of the names
+    that its route can have (`engine.messages.table_names`). Not of Debezium, whose routes are read for their names."""
     tables, own = config.tables, config.tables.routes.get(route) or RouteOverride()
     if config.shared_table is not None:
         yield "wide.name", config.shared_table, written.tables
@@ -86,9 +86,11 @@ def _places(config: Pipeline, route: str, written: _Written) -> Iterator[tuple[s
         ):
             if pattern is not None and written.source is not None:
                 yield f"tables.{key}", join(tables.root, name or pattern_name(pattern, *written.source)), now
-    elif own.name is None and (rules := rules_of(tables.name)) in ((), ("exact",)):
+    else:
         # Of a route with keys its own table is the merged one, and the other is its log.
         now = written.tables | written.merged
-        names = [table_name(route, tables.name)] if rules else names_of(route, tables.name)
-        addresses = [join(tables.root, name) for name in names]
-        yield "tables.name", next((place for place in addresses if spelled(place) in now), addresses[0]), now
+        is_exact = rules_of(tables.name) == ("exact",)
+        names = [table_name(route, tables.name)] if is_exact else names_of(route, tables.name)
+        addresses = [join(tables.root, name) for name in ([own.name] if own.name is not None else []) + names]
+        key = "tables.name" if own.name is None else f"tables.routes.{route}.name"
+        yield key, next((place for place in addresses if spelled(place) in now), addresses[0]), now

@@ -49,7 +49,7 @@ def writer(
     where = {"root": tables} if isinstance(tables, str) else dict(tables)
     document: dict[str, Any] = {"pipeline": name, "tables": where, **({} if state is None else {"state": state})}
     # A source has to be named, and nothing reads it: rows come from the DataFrame.
-    document["source"] = {"type": "delta", "path": "/"}
+    document["source"] = {"type": "delta", "table": "dataframe"}
     intake: Intake
     if payload is None:
         check_route(rows.schema, route)

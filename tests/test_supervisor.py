@@ -438,8 +438,8 @@ time.sleep(60)
 HOLDER = """\
 import sys, time
 from pathlib import Path
-from distributary.supervisor.child import Process, Stream
-children = [Process(Stream(str(n), (sys.executable, "-c", text), Path(sys.argv[1]) / f"{n}.log"))
+from distributary.supervisor.child import Process, SupervisedStream
+children = [Process(SupervisedStream(str(n), (sys.executable, "-c", text), Path(sys.argv[1]) / f"{n}.log"))
             for n, text in enumerate(sys.argv[2:])]
 for child in children:
     while not child.said():

@@ -28,7 +28,7 @@ WARM_BATCHES = 6
 
 
 def run(place: Place) -> Result:
-    tables, rounds = place.size((200, WARM_BATCHES + 16), (3, WARM_BATCHES + 3))
+    tables, rounds = place.size((1000, WARM_BATCHES + 16), (3, WARM_BATCHES + 3))
     return Result("maintain", NOTE, (in_child(_case, place, tables, rounds),))
 
 

@@ -65,22 +65,17 @@ _KEY = msgspec.json.Decoder(_Fields)
 
 def routes_of(bodies: Iterable[bytes]) -> Routes:
     """As `debezium.source_table.routes_of`."""
-    routes_found = Routes()
-    for position, body in enumerate(bodies):
-        try:
-            change = _DECODER.decode(body)
-        except UNDECODABLE as exc:
-            routes_found.bad.append((position, f"it is no message of Maxwell: {exc}"))
-            continue
-        kind = change.type or ""
-        if kind in _NOTICES or kind.startswith(_DDL):
-            routes_found.passed += 1
-        elif not change.table or kind == "":
-            routes_found.bad.append((position, "it is no message of Maxwell: it has no type, or no table"))
-        else:
-            routes_found.routes.append(SourceTable(Kind.GENERIC, change.database or "", "", change.table).route)
-            routes_found.positions.append(position)
-    return routes_found
+    return Routes.read(bodies, "message of Maxwell", _route_of)
+
+
+def _route_of(body: bytes) -> str | None:
+    change = _DECODER.decode(body)
+    kind = change.type or ""
+    if kind in _NOTICES or kind.startswith(_DDL):
+        return None
+    if not change.table or kind == "":
+        raise msgspec.ValidationError("it has no type, or no table")
+    return SourceTable(Kind.GENERIC, change.database or "", "", change.table).route
 
 
 def divided(

@@ -88,22 +88,15 @@ _FIELDS = msgspec.json.Decoder(_Fields)
 
 def routes_of(bodies: Iterable[bytes]) -> Routes:
     """As `debezium.source_table.routes_of`; of a message with several changes the route of the first."""
-    routes_found = Routes()
-    for position, body in enumerate(bodies):
-        try:
-            message = _DECODER.decode(body)
-        except UNDECODABLE as exc:
-            routes_found.bad.append((position, f"it is no message of OpenLogReplicator: {exc}"))
-            continue
-        items = [item for item in message.payload if item.op not in _NOTICES]
-        if not items:
-            routes_found.passed += 1
-        elif not all(item.schema.table for item in items):
-            routes_found.bad.append((position, "it is no message of OpenLogReplicator: schema.table is missing"))
-        else:
-            routes_found.routes.append(_route(message, items[0]))
-            routes_found.positions.append(position)
-    return routes_found
+    return Routes.read(bodies, "message of OpenLogReplicator", _first_route)
+
+
+def _first_route(body: bytes) -> str | None:
+    message = _DECODER.decode(body)
+    items = [item for item in message.payload if item.op not in _NOTICES]
+    if not all(item.schema.table for item in items):
+        raise msgspec.ValidationError("schema.table is missing")
+    return _route(message, items[0]) if items else None
 
 
 def _route(message: _Message, item: _Item) -> str:

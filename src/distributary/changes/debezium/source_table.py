@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -40,31 +40,40 @@ class Routes:
     bad: list[tuple[int, str]] = field(default_factory=list)
     passed: int = 0
 
+    @classmethod
+    def read(cls, bodies: Iterable[bytes], what: str, route_of: Callable[[bytes], str | None]) -> Routes:
+        """`what`: the messages are, as in "change of Debezium". `route_of`: the route of one, None for one that says
+        nothing of a row; it raises what `UNDECODABLE` names for one that is none."""
+        routes = cls()
+        for position, body in enumerate(bodies):
+            try:
+                route = route_of(body)
+            except UNDECODABLE as exc:
+                routes.bad.append((position, f"it is no {what}: {exc}"))
+                continue
+            if route is None:
+                routes.passed += 1
+            else:
+                routes.routes.append(route)
+                routes.positions.append(position)
+        return routes
+
 
 def routes_of(bodies: Iterable[bytes]) -> Routes:
     """The routes of whole messages (`heads.Form.flattened` off)."""
-    routes = Routes()
-    for position, body in enumerate(bodies):
-        try:
-            change = _DECODER.decode(body if body != b"null" else b"{}")
-            # As `opened`: a change may have another field of that name.
-            change = change if change.op is not None else change.payload or change
-        except UNDECODABLE as exc:
-            routes.bad.append((position, f"it is no change of Debezium: {exc}"))
-            continue
-        if change.op == "m" or (change.op is None and _says_nothing(body)):
-            routes.passed += 1
-            continue
-        source = change.source
-        names = None if source is None else table_names(msgspec.structs.asdict(source))
-        if change.op is None or names is None:
-            routes.bad.append(
-                (position, "it is no change of Debezium: it has no op, or no source that names its table")
-            )
-            continue
-        routes.routes.append(SourceTable(Kind.GENERIC, *names).route)
-        routes.positions.append(position)
-    return routes
+    return Routes.read(bodies, "change of Debezium", _route_of)
+
+
+def _route_of(body: bytes) -> str | None:
+    change = _DECODER.decode(body if body != b"null" else b"{}")
+    # As `opened`: a change may have another field of that name.
+    change = change if change.op is not None else change.payload or change
+    if change.op == "m" or (change.op is None and _says_nothing(body)):
+        return None
+    names = None if change.source is None else table_names(msgspec.structs.asdict(change.source))
+    if change.op is None or names is None:
+        raise msgspec.ValidationError("it has no op, or no source that names its table")
+    return SourceTable(Kind.GENERIC, *names).route
 
 
 def _says_nothing(body: bytes) -> bool:

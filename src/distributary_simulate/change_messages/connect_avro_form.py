@@ -10,39 +10,18 @@ import base64
 import io
 import json
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import fastavro
 
-from distributary_simulate.change_messages.debezium import ChangeMessage
+from distributary_simulate.change_messages.connect_form import DECIMAL, ConnectForm, whole
 
-DECIMAL = "org.apache.kafka.connect.data.Decimal"
 KINDS = {"int8": "int", "int16": "int", "int32": "int", "int64": "long", "float": "float", "double": "double"}
 LOGICAL = {"Date": "date", "Time": "time-millis", "Timestamp": "timestamp-millis"}
-_NUMBERS = {"lsn", "pos", "row", "ssn", "event_serial_no", "ord", "ts_ms"}
-"""Fields of `source` that are numbers where they are there at all."""
-Register = Callable[[str, str], int]
-"""Registers a schema's text under a subject, and gives its id."""
 
 
-class AvroForm:
-    """Writes messages of JSON in Avro. `register`: see there."""
-
-    def __init__(self, register: Register) -> None:
-        self._register = register
-        self._known: dict[str, tuple[int, Any]] = {}
-
-    def message(self, message: ChangeMessage) -> ChangeMessage:
-        key, value = self.both(message.topic, message.key, message.value)
-        return ChangeMessage(message.topic, key, value, message.headers)
-
-    def both(self, topic: str, key: bytes | None, value: bytes | None) -> tuple[bytes | None, bytes | None]:
-        """Key and value."""
-        return (
-            None if key is None else self._written(f"{topic}-key", key, "Key"),
-            None if value is None else self._written(f"{topic}-value", value, "Envelope"),
-        )
+class AvroForm(ConnectForm):
+    """In Avro."""
 
     def _written(self, subject: str, body: bytes, name: str) -> bytes:
         document = json.loads(body)
@@ -55,25 +34,6 @@ class AvroForm:
         out = io.BytesIO()
         fastavro.schemaless_writer(out, parsed, _value(schema, payload))
         return struct.pack(">bi", 0, number) + out.getvalue()
-
-
-def whole(schema: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
-    """With the fields of an envelope that the messages' schemas in JSON leave out here."""
-    declared = {field["field"] for field in schema["fields"]}
-    more = [_looks(name, value) for name, value in payload.items() if name not in declared]
-    return {**schema, "fields": [*schema["fields"], *more]}
-
-
-def _looks(name: str, value: Any) -> dict[str, Any]:
-    if name == "transaction" and value is None:
-        value = {"id": "", "total_order": 1}
-    if isinstance(value, dict):
-        numbers = _NUMBERS | ({"txId"} if value.get("connector") == "postgresql" else set())
-        absent = {inner: 0 for inner, member in value.items() if member is None and inner in numbers}
-        fields = [_looks(inner, member) for inner, member in {**value, **absent}.items()]
-        return {"type": "struct", "optional": True, "name": f"srv.{name.title()}", "fields": fields, "field": name}
-    kind = "boolean" if isinstance(value, bool) else "int64" if isinstance(value, int) else "string"
-    return {"type": kind, "optional": True, "field": name}
 
 
 class _Avro:

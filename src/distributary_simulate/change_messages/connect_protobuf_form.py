@@ -9,15 +9,11 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Callable
 from typing import Any
 
-from distributary_simulate.change_messages.connect_avro_form import DECIMAL, whole
-from distributary_simulate.change_messages.debezium import ChangeMessage
+from distributary_simulate.change_messages.connect_form import DECIMAL, ConnectForm, Register, whole
 from distributary_simulate.games.events import message_class
 
-Register = Callable[[str, str], int]
-"""Registers a schema's text under a subject, and gives its id."""
 _DATA = "org.apache.kafka.connect.data."
 _MESSAGES = {
     DECIMAL: ("confluent.type.Decimal", "confluent/type/decimal.proto"),
@@ -32,25 +28,14 @@ _WRAPPERS = {
 }  # fmt: skip
 
 
-class ProtobufForm:
-    """Writes messages of JSON in protobuf. `nullables`: how the converter was told to write fields that may be null:
+class ProtobufForm(ConnectForm):
+    """In protobuf. `nullables`: how the converter was told to write fields that may be null:
     `optional`, as `wrapper`s, or not at all (`none`), so that null is 0 or empty. A list has no nulls, which the
     converter would not write."""
 
     def __init__(self, register: Register, nullables: str = "optional") -> None:
-        self._register, self._nullables = register, nullables
-        self._known: dict[str, tuple[int, Any]] = {}
-
-    def message(self, message: ChangeMessage) -> ChangeMessage:
-        key, value = self.both(message.topic, message.key, message.value)
-        return ChangeMessage(message.topic, key, value, message.headers)
-
-    def both(self, topic: str, key: bytes | None, value: bytes | None) -> tuple[bytes | None, bytes | None]:
-        """Key and value."""
-        return (
-            None if key is None else self._written(f"{topic}-key", key, "Key"),
-            None if value is None else self._written(f"{topic}-value", value, "Envelope"),
-        )
+        super().__init__(register)
+        self._nullables = nullables
 
     def _written(self, subject: str, body: bytes, name: str) -> bytes:
         document = json.loads(body)

@@ -76,10 +76,6 @@ class Writer(Feeder):
         self.history = history
         self.events = events
         self.files = ChangeFiles(FilesPlan(folder.source, seed=PLAN.seed, rotate_ms=20_000, faults=FAULTS))
-        self._cancelled = False
-
-    def cancel(self) -> None:
-        self._cancelled = True
 
     def feed(self, going: Run | TwoHop) -> bool:
         changes = self._changes()
@@ -134,27 +130,37 @@ class TableProof:
 
 
 @dataclass
-class ChangesResult:
+class ProvenTables:
+    """A run over changes, and how its merged tables stand beside the source's. `seconds`: of the whole demo."""
+
     folder: Folder
     report: RunReport
     tally: RunTotals
     proofs: tuple[TableProof, ...]
     verification: Verification
-    files: int
-    doubled: int
-    damaged: int
-    seconds: float = field(default=0.0)
-    verified_by: str = "read all files again, recount the logs, fold them again"
+    seconds: float = field(default=0.0, kw_only=True)
 
     @property
     def sent(self) -> str:
         """What came, in words."""
-        faults = f"{self.doubled} repeat others, {self.damaged} are damaged copies"
-        return f"{self.report.rows_in:,} events in {self.files} files ({faults})"
+        raise NotImplementedError
 
     @property
     def ok(self) -> bool:
         return self.verification.ok and not any(p.differences for p in self.proofs)
+
+
+@dataclass
+class ChangesResult(ProvenTables):
+    files: int
+    doubled: int
+    damaged: int
+    verified_by: str = "read all files again, recount the logs, fold them again"
+
+    @property
+    def sent(self) -> str:
+        faults = f"{self.doubled} repeat others, {self.damaged} are damaged copies"
+        return f"{self.report.rows_in:,} events in {self.files} files ({faults})"
 
     def to_json(self) -> dict[str, Any]:
         return {"ok": self.ok, "files": self.files, "tables": [asdict(p) for p in self.proofs]}

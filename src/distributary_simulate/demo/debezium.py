@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from typing import Any, Final
 
 from deltalake import DeltaTable, Schema
 
-from distributary.audit.verify import Verification
 from distributary.changes.model import Kind
 from distributary.config import Pipeline
 from distributary.kinds import kind_of
 from distributary.running.hops import TwoHop
 from distributary.running.progress import Display, RunTotals
-from distributary.running.report import RunReport
 from distributary.running.stream import Run
 from distributary_simulate.change_messages.debezium import ChangeMessage, DebeziumTopics
 from distributary_simulate.change_messages.topics import RECORDS, Offsets
@@ -31,7 +29,7 @@ from distributary_simulate.changes.history import History, HistoryPlan
 from distributary_simulate.changes.history_tables import tables_of
 from distributary_simulate.changes.model import Change, Table
 from distributary_simulate.changes.truth import save_truth
-from distributary_simulate.demo.changes import TableProof, prove
+from distributary_simulate.demo.changes import ProvenTables, prove
 from distributary_simulate.demo.games import LONGEST_WAIT_SEC, Feeder, Folder, Handle, run_fed
 from distributary_simulate.games.sinks import write_delta
 
@@ -76,10 +74,6 @@ class Connector(Feeder):
         self.messages = self.again = 0
         self._folder, self._history, self._count = folder, history, changes
         self._debezium, self._offsets = DebeziumTopics(), Offsets()
-        self._cancelled = False
-
-    def cancel(self) -> None:
-        self._cancelled = True
 
     def feed(self, going: Run | TwoHop) -> bool:
         self._wait(lambda: going.query is not None)
@@ -115,24 +109,14 @@ class Connector(Feeder):
 
 
 @dataclass
-class DebeziumResult:
-    folder: Folder
-    report: RunReport
-    tally: RunTotals
-    proofs: tuple[TableProof, ...]
-    verification: Verification
+class DebeziumResult(ProvenTables):
     messages: int
     again: int
-    seconds: float = field(default=0.0)
     verified_by: str = "read all messages again by other code, fold them again"
 
     @property
     def sent(self) -> str:
         return f"{self.messages:,} messages ({self.again:,} were sent again, deletes have a tombstone)"
-
-    @property
-    def ok(self) -> bool:
-        return self.verification.ok and not any(p.differences for p in self.proofs)
 
     def to_json(self) -> dict[str, Any]:
         counts = {"messages": self.messages, "again": self.again}

@@ -135,6 +135,7 @@ class Feeder(threading.Thread):
         self.failure: BaseException | None = None
         self.going: Run | TwoHop | None = None
         self.finished = False
+        self._cancelled = False
 
     def feed(self, going: Run | TwoHop) -> bool:
         """Fill the source, and wait until all of it is taken. False: cancelled before."""
@@ -142,7 +143,7 @@ class Feeder(threading.Thread):
 
     def cancel(self) -> None:
         """Send nothing more."""
-        raise NotImplementedError
+        self._cancelled = True
 
     def arrived(self, rows: int) -> None:
         """So many records, tombstones included, are through the pipeline."""
@@ -232,11 +233,10 @@ class Producer(Feeder):
         self.truth = Truth()
         self._seen = threading.Condition()
         self._rows_seen = 0
-        self._cancelled = False
 
     def cancel(self) -> None:
         with self._seen:
-            self._cancelled = True
+            super().cancel()
             self._seen.notify_all()
 
     def arrived(self, rows: int) -> None:

@@ -15,19 +15,17 @@ import pytest
 from distributary.changes.debezium.column_changes import StoredMessages, events_of
 from distributary.changes.debezium.heads import PLAIN, Form, Message
 from distributary.changes.debezium.json_messages import read_messages
-from distributary.changes.debezium.side_by_side import RecordOrigins
 from distributary.changes.model import METADATA, FileEvents, Kind, Reading
 from distributary.config import Pipeline, RegistryConfig
 from distributary.engine.messages.chunks import KEY
 from distributary.engine.messages.killers import find_killers
-from distributary.engine.messages.stored_changes import ChangeDecoder, columns_of, key_writers
 from distributary.errors import Reason
 from distributary.schemas.avro.payload import AvroSchema
 from distributary.schemas.decoding import CompiledSchema
-from distributary.schemas.header import split_frames
 from distributary.schemas.registry import open_registry
 from distributary_simulate.change_messages.connect_avro_form import AvroForm
 from distributary_simulate.changes.history import History, HistoryPlan
+from tests.debezium_columns import history_of, origins_of, read_columns, says_what_json_says, written
 from tests.debezium_messages import base64_of, change, flattened, named, schema_of
 from tests.test_debezium import KINDS, PLACEHOLDER, UUID, decimal
 from tests.test_debezium_histories import messages_of
@@ -41,76 +39,20 @@ def register(subject: str, text: str) -> int:
     return SCHEMAS.setdefault(text, len(SCHEMAS) + 1)
 
 
-def in_avro(form: AvroForm, message: Message) -> Message:
-    key, value = form.both(message.record.topic, message.key, message.value)
-    return message._replace(key=key, value=value)
-
-
 def read(messages: Sequence[Message], form: Form = PLAIN) -> FileEvents:
-    """By the way of a task, without the tables."""
     avro = AvroForm(register)
-    sent = [in_avro(avro, message) for message in messages]
-    schemas = {number: AvroSchema(number, (text,)) for text, number in SCHEMAS.items()}
-    values, keys = (pa.array(column, pa.binary()) for column in ([m.value for m in sent], [m.key for m in sent]))
-    frames, writers = split_frames(values), key_writers(keys, "avro")
-    pairs = list(zip(frames.schema_id.to_pylist(), writers.to_pylist(), strict=True))
-    events, bad = [], []
-    for pair in dict.fromkeys(pairs):
-        at = [n for n, one in enumerate(pairs) if one == pair]
-        records = pa.RecordBatch.from_arrays(
-            [frames.body.take(pa.array(at)), keys.take(pa.array(at))], ["payload", KEY]
-        )
-        split = ChangeDecoder(pair, schemas, "avro").decode(records)
-        assert split.rejected == []
-        found = events_of(columns_of(split.rows), _found([sent[n] for n in at]), Reading(), form)
-        for one in found.events:
-            numbers = pa.chunked_array([pa.array([at[n] for n in one.numbers.to_pylist()], pa.int64())])
-            events.append(type(one)(one.table, one.schema_key, one.keys, one.rows, numbers, one.typed))
-        bad += [type(one)(at[one.row], one.reason, one.detail, one.raw) for one in found.bad]
-    return FileEvents(events, bad)
-
-
-def _found(messages: Sequence[Message]) -> RecordOrigins:
-    records = [message.record for message in messages]
-    return RecordOrigins(
-        pa.array([one.topic for one in records]),
-        pa.array([one.partition for one in records], pa.int32()),
-        pa.array([one.offset for one in records], pa.int64()),
-        pa.array([one.time_ms for one in records], pa.int64()),
-        pa.array([bool(one.headers) for one in records]),
-    )
-
-
-def said(found: FileEvents) -> list[Any]:
-    """What the events say, in the order of the messages."""
-    rows = [
-        (number, events.table, events.keys, _plain(row))
-        for events in found.events
-        for number, row in zip(events.numbers.to_pylist(), events.rows.to_pylist(), strict=True)
-    ]
-    return sorted(rows, key=lambda row: row[0])
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    about = {**row[METADATA], "schema_key": row[METADATA]["schema_key"].partition("!")[2]}
-    return {**row, METADATA: about}
+    sent = [written(avro, message) for message in messages]
+    return read_columns(sent, {number: AvroSchema(number, (text,)) for text, number in SCHEMAS.items()}, "avro", form)
 
 
 def same(messages: Sequence[Message], form: Form = PLAIN) -> list[Any]:
-    """Both ways say the same, and this."""
-    avro, by_json = read(messages, form), read_messages(messages, Reading(), form)
-    assert said(avro) == said(by_json)
-    assert [(bad.row, bad.reason) for bad in avro.bad] == [(bad.row, bad.reason) for bad in by_json.bad]
-    return said(avro)
+    return says_what_json_says(read(messages, form), messages, form)
 
 
 @pytest.mark.parametrize("kind", [Kind.MYSQL, Kind.POSTGRESQL, Kind.SQLSERVER, Kind.ORACLE])
 @pytest.mark.parametrize("form", [Form(), Form(by_offset=True)], ids=["by position", "by offset"])
 def test_a_history_says_in_avro_what_it_says_in_json(kind: Kind, form: Form) -> None:
-    tables = tuple(table for table in HistoryPlan().tables if table.kind is kind)
-    messages = messages_of(History(HistoryPlan(tables=tables, seed=12)), 150, schemas=True)
-    found = same([message for message in messages if message.value is not None], form)
-    assert len(found) > 100
+    assert len(same(history_of(kind, 12, 150), form)) > 100
 
 
 @pytest.mark.parametrize(
@@ -202,7 +144,7 @@ def test_flattened_rows_and_tombstones_are_read_by_offset() -> None:
 def events_in_columns(values: list[dict[str, Any]], keys: pa.Array, schema: pa.Schema | None = None) -> FileEvents:
     key = pa.RecordBatch.from_arrays([keys], ["id"])
     value = pa.RecordBatch.from_pylist(values, schema)
-    found = _found([change("c", {"id": 1}, offset=offset) for offset in range(len(values))])
+    found = origins_of([change("c", {"id": 1}, offset=offset) for offset in range(len(values))])
     return events_of(StoredMessages(value, None, key, None), found, Reading(), PLAIN)
 
 
@@ -216,7 +158,7 @@ def test_a_document_of_mongodb_has_its_key_in_any_order(form: Form) -> None:
     source = {"connector": "mongodb", "db": "d", "collection": "c", "ts_ms": 5000, "ord": 1}
     value = pa.RecordBatch.from_pylist([{"op": "c", "source": source, "after": '{"_id":1}', "ts_ms": 1}])
     key = pa.RecordBatch.from_pydict({"id": ["1"]})
-    found = events_of(StoredMessages(value, None, key, None), _found([change("c", {"id": 1})]), Reading(), form)
+    found = events_of(StoredMessages(value, None, key, None), origins_of([change("c", {"id": 1})]), Reading(), form)
     assert [events.keys for events in found.events] == [("_id",)]
 
 
@@ -261,7 +203,7 @@ def test_a_number_that_no_long_holds_takes_none_of_its_neighbours_with_it() -> N
 )
 def test_columns_that_are_no_change_are_told(value: dict[str, Any]) -> None:
     columns = StoredMessages(pa.RecordBatch.from_pydict(value), None, None, None)
-    found = events_of(columns, _found([change("c", {"id": 1})]), Reading(), PLAIN)
+    found = events_of(columns, origins_of([change("c", {"id": 1})]), Reading(), PLAIN)
     assert [bad.reason for bad in found.bad] == [Reason.CORRUPT_EVENT]
 
 
@@ -277,12 +219,12 @@ def test_columns_that_are_no_change_are_told(value: dict[str, Any]) -> None:
 def test_a_source_in_columns_that_says_no_place_sets_its_message_aside(source: dict[str, Any], reason: Reason) -> None:
     value = {"op": ["c"], "source": [source], "after": [{"id": 1}]}
     columns = StoredMessages(pa.RecordBatch.from_pydict(value), None, None, None)
-    found = events_of(columns, _found([change("c", {"id": 1})]), Reading(), PLAIN)
+    found = events_of(columns, origins_of([change("c", {"id": 1})]), Reading(), PLAIN)
     assert (found.events, [bad.reason for bad in found.bad]) == ([], [reason])
 
 
 def test_the_schema_of_the_key_goes_along_to_where_records_are_tried_apart() -> None:
-    sent = in_avro(AvroForm(register), change("c", {"id": 1, "name": "a"}, kinds=KINDS))
+    sent = written(AvroForm(register), change("c", {"id": 1, "name": "a"}, kinds=KINDS))
     value_id, key_id = (int.from_bytes(body[1:5], "big") for body in (sent.value or b"", sent.key or b""))
     schemas: dict[int, CompiledSchema] = {n: AvroSchema(n, (text,)) for text, n in SCHEMAS.items()}
     records = pa.RecordBatch.from_pydict({"payload": [sent.value], KEY: [sent.key]})
@@ -311,7 +253,7 @@ class AvroShop(Shop):
         self.form = AvroForm(lambda subject, text: registry.register(subject, text, kind="AVRO").schema.id)
 
     def put(self, messages: Sequence[Message]) -> Any:
-        return self.take([in_avro(self.form, message) for message in messages])
+        return self.take([written(self.form, message) for message in messages])
 
 
 def test_a_pipeline_of_avro_makes_the_tables_that_one_of_json_makes(tmp_path: Path) -> None:
@@ -324,7 +266,7 @@ def test_a_pipeline_of_avro_makes_the_tables_that_one_of_json_makes(tmp_path: Pa
     for folder in sorted(path.name for path in (tmp_path / "json" / "lake").iterdir() if not path.name.startswith("_")):
         assert _rows(avro, folder) == _rows(by_json, folder), folder
     assert avro.quarantined() == []
-    sent = [in_avro(avro.form, message) for message in messages]
+    sent = [written(avro.form, message) for message in messages]
     found = judged(avro, sent)
     assert (found.problems, found.notes) == ((), ())
     assert sum(table.rows_compared for table in found.tables) == found.rows_written

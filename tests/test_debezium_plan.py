@@ -18,9 +18,10 @@ from distributary.changes.debezium.heads import Message
 from distributary.config import Pipeline
 from distributary.errors import BadInput, FirstBatchUnreadable, Reason
 from distributary.tables.spark_engine import spark_schema
+from tests.debezium_columns import written
 from tests.debezium_messages import change, text, tombstone
 from tests.sparkless_messages import STREAM, Rows
-from tests.test_debezium_avro import AvroShop, in_avro
+from tests.test_debezium_avro import AvroShop
 from tests.test_debezium_topics import KINDS, WITH_HEADERS, Shop, put, record
 
 
@@ -57,9 +58,9 @@ def messages() -> list[Message]:
 @pytest.mark.parametrize("shop_of", [Shop, AvroShop], ids=["json", "avro"])
 def test_a_plan_names_the_tables_their_columns_and_rows_that_the_batch_then_makes(shop_of: Any, tmp_path: Path) -> None:
     shop = shop_of(tmp_path)
-    sent = [in_avro(shop.form, m) for m in messages()] if shop_of is AvroShop else messages()
+    sent = [written(shop.form, m) for m in messages()] if shop_of is AvroShop else messages()
     other = change("c", {"id": 7}, kinds={"id": "int64"}, table="items", offset=9)
-    sent.append(in_avro(shop.form, other) if shop_of is AvroShop else other)
+    sent.append(written(shop.form, other) if shop_of is AvroShop else other)
     tables = planned(shop, sent)
     report = Shop.take(shop, sent)
     assert sorted(tables) == ["shop.items", "shop.orders"]

@@ -19,27 +19,24 @@ from grpc_tools import protoc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributary.changes.debezium.column_changes import events_of
 from distributary.changes.debezium.heads import PLAIN, Form, Message, Record
-from distributary.changes.debezium.json_messages import read_messages
-from distributary.changes.model import FileEvents, Kind, Reading
+from distributary.changes.model import FileEvents, Kind
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
 from distributary.config import Pipeline, RegistryConfig
-from distributary.engine.messages.chunks import KEY
 from distributary.engine.messages.protobuf_kinds import kind_of
-from distributary.engine.messages.stored_changes import ChangeDecoder, columns_of, key_writers, value_message
+from distributary.engine.messages.stored_changes import key_writers, value_message
 from distributary.errors import Reason
-from distributary.schemas.protobuf.framing import frame, split_frames
+from distributary.schemas.protobuf.framing import frame
 from distributary.schemas.registry import open_registry
 from distributary.schemas.registry.compile import ProtobufSchema, compile_text
 from distributary_simulate.change_messages.connect_protobuf_form import ProtobufForm
 from distributary_simulate.changes.history import History, HistoryPlan
 from distributary_simulate.games.events import message_class
 from tests import extent
+from tests.debezium_columns import history_of, read_columns, said, says_what_json_says, written
 from tests.debezium_messages import base64_of, change, flattened, named, schema_of
 from tests.test_debezium import KINDS, PLACEHOLDER, decimal
-from tests.test_debezium_avro import _found, said
 from tests.test_debezium_histories import messages_of
 from tests.test_debezium_order import CONNECTORS, STEPS, Step, living, told
 from tests.test_debezium_topics import Shop, judged, spoil
@@ -57,29 +54,9 @@ def register(subject: str, text: str) -> int:
     return number
 
 
-def in_protobuf(form: ProtobufForm, message: Message) -> Message:
-    key, value = form.both(message.record.topic, message.key, message.value)
-    return message._replace(key=key, value=value)
-
-
 def read(messages: Sequence[Message], form: Form = PLAIN) -> FileEvents:
-    """By the way of a task, without the tables. The messages are in protobuf."""
-    values, keys = (pa.array([getattr(m, name) for m in messages], pa.binary()) for name in ("value", "key"))
-    frames = split_frames(values)
-    writers = key_writers(keys, "protobuf", frames.index)
-    pairs = list(zip(frames.schema_id.to_pylist(), writers.to_pylist(), strict=True))
-    events, bad = [], []
-    for pair in dict.fromkeys(pairs):
-        at = [n for n, one in enumerate(pairs) if one == pair]
-        columns = [frames.body.take(pa.array(at)), keys.take(pa.array(at))]
-        split = ChangeDecoder(pair, COMPILED, "protobuf").decode(pa.RecordBatch.from_arrays(columns, ["payload", KEY]))
-        assert split.rejected == []
-        found = events_of(columns_of(split.rows), _found([messages[n] for n in at]), Reading(), form)
-        for one in found.events:
-            numbers = pa.chunked_array([pa.array([at[n] for n in one.numbers.to_pylist()], pa.int64())])
-            events.append(type(one)(one.table, one.schema_key, one.keys, one.rows, numbers, one.typed))
-        bad += [type(one)(at[one.row], one.reason, one.detail, one.raw) for one in found.bad]
-    return FileEvents(events, bad)
+    """The messages are in protobuf."""
+    return read_columns(messages, COMPILED, "protobuf", form)
 
 
 def kept(schema: Any) -> Any:
@@ -117,20 +94,14 @@ def row_fields(schema: Any) -> list[Any]:
 def same(messages: Sequence[Message], form: Form = PLAIN, nullables: str = "optional") -> list[Any]:
     """Both ways say the same, and this."""
     writer = ProtobufForm(register, nullables)
-    by_columns = read([in_protobuf(writer, message) for message in messages], form)
-    by_json = read_messages([poorer(message) for message in messages], Reading(), form)
-    assert said(by_columns) == said(by_json)
-    assert [(bad.row, bad.reason) for bad in by_columns.bad] == [(bad.row, bad.reason) for bad in by_json.bad]
-    return said(by_columns)
+    by_columns = read([written(writer, message) for message in messages], form)
+    return says_what_json_says(by_columns, [poorer(message) for message in messages], form)
 
 
 @pytest.mark.parametrize("kind", [Kind.MYSQL, Kind.POSTGRESQL, Kind.SQLSERVER, Kind.ORACLE])
 @pytest.mark.parametrize("nullables", ["optional", "wrapper"])
 def test_a_history_says_in_protobuf_what_it_says_in_json(kind: Kind, nullables: str) -> None:
-    tables = tuple(table for table in HistoryPlan().tables if table.kind is kind)
-    messages = messages_of(History(HistoryPlan(tables=tables, seed=12)), 150, schemas=True)
-    found = same([message for message in messages if message.value is not None], nullables=nullables)
-    assert len(found) > 100
+    assert len(same(history_of(kind, 12, 150), nullables=nullables)) > 100
 
 
 @pytest.mark.parametrize(
@@ -178,7 +149,7 @@ def test_without_a_word_for_null_it_is_nothing_of_its_type() -> None:
         change("c", {"id": 1, "name": None}, kinds=KINDS),
         change("d", {"id": 2, "name": "x"}, kinds=KINDS, offset=1),
     ]
-    found = said(read([in_protobuf(writer, row) for row in rows]))
+    found = said(read([written(writer, row) for row in rows]))
     assert [(row["id"], row["name"]) for *_, row in found] == [(1, ""), (2, "x")]
 
 
@@ -261,7 +232,7 @@ def test_what_is_no_day_and_no_clock_sets_its_message_aside() -> None:
 
 def test_a_decimal_of_another_scale_than_its_schema_says_is_the_same_number_or_set_aside() -> None:
     kinds = {"id": "int32", "v": {**decimal(9, 2), "optional": True}}
-    message = in_protobuf(ProtobufForm(register), change("c", {"id": 1, "v": base64_of(1500)}, kinds=kinds))
+    message = written(ProtobufForm(register), change("c", {"id": 1, "v": base64_of(1500)}, kinds=kinds))
     body = message.value or b""
     number = int.from_bytes(body[1:5], "big")
     assert kind_of(COMPILED[number], "0").field("after").field("v").scale == 2  # type: ignore[union-attr]
@@ -269,7 +240,7 @@ def test_a_decimal_of_another_scale_than_its_schema_says_is_the_same_number_or_s
         moved = message._replace(value=body.replace(b"\x18\x02", bytes([0x18, scale])))
         ((*_, row),) = said(read([moved]))
         assert str(row["v"]) == value
-    odd = in_protobuf(ProtobufForm(register), change("c", {"id": 1, "v": base64_of(1501)}, kinds=kinds))
+    odd = written(ProtobufForm(register), change("c", {"id": 1, "v": base64_of(1501)}, kinds=kinds))
     odd = odd._replace(value=(odd.value or b"").replace(b"\x18\x02", b"\x18\x03"))
     assert [bad.reason for bad in read([odd]).bad] == [Reason.VALUE_OUT_OF_RANGE]
 
@@ -303,11 +274,11 @@ def test_a_pipeline_of_protobuf_makes_the_tables_of_one_of_json_and_the_judge_fi
     tables = tuple(table for table in HistoryPlan().tables if table.kind in (Kind.MYSQL, Kind.POSTGRESQL))
     messages = messages_of(History(HistoryPlan(tables=tables, seed=4)), 240, schemas=True)
     shop, by_json = ProtobufShop(tmp_path / "protobuf"), Shop(tmp_path / "json")
-    sent = [in_protobuf(shop.form, message) for message in messages]
+    sent = [written(shop.form, message) for message in messages]
     for begin in (120, 0):
         end = 120 if begin == 0 else len(sent)
-        written = shop.take(sent[begin:end]).rows_written
-        assert written == by_json.take([poorer(message) for message in messages[begin:end]]).rows_written > 50
+        rows_written = shop.take(sent[begin:end]).rows_written
+        assert rows_written == by_json.take([poorer(message) for message in messages[begin:end]]).rows_written > 50
     for folder in sorted(path.name for path in (tmp_path / "json" / "lake").iterdir() if not path.name.startswith("_")):
         assert rows_of(shop, folder) == rows_of(by_json, folder), folder
     assert shop.quarantined() == []
@@ -327,7 +298,7 @@ def test_what_is_set_aside_comes_back_by_replay_with_its_header(tmp_path: Path) 
     shop = ProtobufShop(tmp_path, {"max_new_tables": 1})
     first = change("c", {"id": 1, "name": "a"}, kinds=KINDS)
     other = change("c", {"id": 1, "name": "b"}, kinds=KINDS, table="users")
-    shop.take([in_protobuf(shop.form, first), in_protobuf(shop.form, other)])
+    shop.take([written(shop.form, first), written(shop.form, other)])
     assert [reason for reason, _ in shop.quarantined()] == ["TOO_MANY_ROUTES"]
     assert shop.replay().rows == {"shop.users": 1}
     assert [row["name"] for row in shop.living("shop_users")] == ["b"]
@@ -340,7 +311,7 @@ def test_a_time_that_no_reader_can_hold_is_null_where_the_pipeline_file_says_so(
     shop = ProtobufShop(tmp_path, out_of_range=out_of_range)
     kinds = {"id": "int32", "at": {"type": "int64", "name": f"{_C}Timestamp", "optional": True}}
     message = change("c", {"id": 1, "at": 2**40 * 1000}, kinds=kinds)
-    sent = [in_protobuf(shop.form, message)]
+    sent = [written(shop.form, message)]
     shop.take(sent)
     assert judged(shop, sent).problems == ()
     if out_of_range == "null":
@@ -360,7 +331,7 @@ def test_any_history_in_protobuf_leaves_the_rows_of_the_source(
     connector: str, steps: list[Step], random: Random
 ) -> None:
     table, form = told(connector, steps), ProtobufForm(register)
-    messages = [in_protobuf(form, message) for message in table.messages]
+    messages = [written(form, message) for message in table.messages]
     random.shuffle(messages)
     found = read(messages)
     assert found.bad == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -68,26 +68,18 @@ def test_each_command_of_the_pages_is_one_that_the_command_line_takes() -> None:
     assert tried > 100
 
 
-def test_each_pipeline_file_of_the_pages_is_valid(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("blocks_of", "least"), [(pipelines, 14), (parts, 35)], ids=["whole files", "keys alone"])
+def test_each_pipeline_file_of_the_pages_is_valid_and_so_are_keys_that_stand_alone(
+    tmp_path: Path, blocks_of: Callable[[str], Iterator[str]], least: int
+) -> None:
     tried = 0
     for page in PAGES:
-        for number, block in enumerate(pipelines(page.read_text(encoding="utf-8"))):
+        for number, block in enumerate(blocks_of(page.read_text(encoding="utf-8"))):
             file = tmp_path / f"{page.stem}-{number}.yaml"
             file.write_text(block, encoding="utf-8")
             load(file, secrets=False)
             tried += 1
-    assert tried >= 14
-
-
-def test_keys_of_a_pipeline_file_that_stand_in_the_pages_are_valid(tmp_path: Path) -> None:
-    tried = 0
-    for page in PAGES:
-        for number, block in enumerate(parts(page.read_text(encoding="utf-8"))):
-            file = tmp_path / f"{page.stem}-{number}.yaml"
-            file.write_text(block, encoding="utf-8")
-            load(file, secrets=False)
-            tried += 1
-    assert tried >= 35
+    assert tried >= least
 
 
 def test_each_target_of_make_in_the_pages_is_there() -> None:

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import DeltaSource, Envelope, Tables
+from distributary.errors import SourceMissing
 from distributary.sources.data_files import BatchFiles
 from distributary.sources.delta import delta_stream
 from distributary.sources.delta_batch import batch_files, store_of_source
@@ -29,8 +30,15 @@ NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
 class Stream:
     """A stream whose batches are read both ways."""
 
-    def __init__(self, spark: SparkSession, path: Path, envelope: Envelope = VALUES, **settings: Any) -> None:
-        self.spark, self.envelope = spark, envelope
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: Path,
+        envelope: Envelope = VALUES,
+        optional: frozenset[str] = frozenset(),
+        **settings: Any,
+    ) -> None:
+        self.spark, self.envelope, self.optional = spark, envelope, optional
         self.source = DeltaSource(type="delta", path=str(path), **settings)
         self.found: list[tuple[list[dict[str, Any]], BatchFiles | None]] = []
         self.checkpoint = str(path.parent / f"{path.name}-checkpoint")
@@ -38,7 +46,7 @@ class Stream:
     def go(self) -> list[tuple[list[dict[str, Any]], BatchFiles | None]]:
         """The batches since the last call: rows by Spark, and the files."""
         self.found, self.started = [], threading.Event()
-        rows = delta_stream(self.spark, self.source, self.envelope)
+        rows = delta_stream(self.spark, self.source, self.envelope, optional=self.optional)
         self.query = rows.writeStream.option("checkpointLocation", self.checkpoint).foreachBatch(self._batch).start()
         self.started.set()
         try:
@@ -49,7 +57,7 @@ class Stream:
 
     def _batch(self, rows: DataFrame, batch: int) -> None:
         self.started.wait()
-        files = batch_files(self.spark, self.query, batch, self.source, self.envelope, Store())
+        files = batch_files(self.spark, self.query, batch, self.source, self.envelope, Store(), self.optional)
         self.found.append((rows.toArrow().to_pylist(), files))
 
 
@@ -90,6 +98,18 @@ def test_plain_columns_with_the_route_as_partition_are_read_from_the_files(spark
     assert files is not None
     assert counted(rows_of(files)) == counted(by_spark)
     assert len(by_spark) == 4
+
+
+def test_a_column_that_may_be_missing_is_null_by_spark_and_by_the_files(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_deltalake(path, pa.table({"game_name": ["a"], "payload": [b"1"]}))
+    [(by_spark, files)] = Stream(spark, path, COLUMNS, optional=frozenset({"schema_id"})).go()
+    assert files is not None
+    assert rows_of(files) == by_spark == [{"game_name": "a", "schema_id": None, "payload": b"1"}]
+    with pytest.raises(
+        SourceMissing, match=r"'schema_id', which envelope\.schema_id names; it has: game_name, payload"
+    ):
+        Stream(spark, path, COLUMNS).go()
 
 
 @pytest.mark.parametrize("needs", ["a cast", "a deletion vector", "mapped names"])

@@ -210,6 +210,52 @@ def test_an_empty_source_has_no_records_and_a_missing_one_is_an_error(tmp_path: 
         gone.inspect()
 
 
+def _of_columns(root: Path, rows: dict[str, Any], **keys: Any) -> Pipeline:
+    write_deltalake(str(root / "source"), pa.table(rows))
+    source = {"type": "delta", "path": str(root / "source")}
+    return Pipeline.model_validate({"pipeline": "p", "source": source, "tables": {"root": str(root / "lake")}, **keys})
+
+
+BARE = {"format": "json", "framing": "none", "types": "inferred"}
+
+
+@pytest.mark.parametrize("payload", [BARE, {"format": "bytes"}, {"format": "text"}])
+def test_columns_of_payloads_without_a_schema_need_no_schema_id(tmp_path: Path, payload: dict[str, str]) -> None:
+    rows = {"kind": ["go"], "body": [b'{"score":7}']}
+    envelope = {"format": "columns", "route": "kind", "payload": "body"}
+    (found,) = inspect(_of_columns(tmp_path, rows, envelope=envelope, payload=payload), 5).records
+    assert (found.route, found.reason) == ("go", None)
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        (
+            {"envelope": {"format": "columns", "schema_id": "id"}, "payload": BARE},
+            "column 'id', which envelope.schema_id",
+        ),
+        ({"envelope": {"format": "columns", "payload": "body"}, "payload": BARE}, "'body', which envelope.payload"),
+        ({"envelope": {"format": "columns", "route": "kind"}, "payload": BARE}, "'kind', which envelope.route"),
+        (
+            {
+                "envelope": {"format": "columns"},
+                "payload": {"format": "avro", "framing": "none"},
+                "registry": {"url": "http://127.0.0.1:1"},
+            },
+            "column 'schema_id', which envelope.schema_id",
+        ),
+        ({"envelope": "none", "payload": BARE | {"types": "declared"}}, "column 'value', which source.value"),
+    ],
+)
+def test_a_column_that_is_missing_is_named_with_the_key_that_asks_for_it(
+    tmp_path: Path, keys: dict[str, Any], key: str
+) -> None:
+    config = _of_columns(tmp_path, {"game_name": ["go"], "payload": [b"{}"], "topic": ["t"]}, **keys)
+    with pytest.raises(SourceMissing) as missing:
+        inspect(config, 5)
+    assert f"{key} names; it has: game_name, payload, topic" in str(missing.value)
+
+
 def test_change_files_are_for_plan(tmp_path: Path) -> None:
     shop = {"pipeline": "shop", "source": {"type": "datastream", "path": "/f"}, "tables": {"root": "/lake"}}
     with pytest.raises(BadInput):

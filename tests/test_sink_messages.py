@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from distributary.config import RegistryConfig
+from distributary.config import RegistryConfig, load_document
 from distributary.errors import BadInput
 from distributary.sink.committing import BatchEnding
 from distributary.sink.data_source import packed, unpacked
@@ -82,6 +82,21 @@ def test_rows_without_the_columns_that_are_read_are_refused(world: World) -> Non
     rows.check(["value", "topic"])
     with pytest.raises(BadInput, match="no column 'value'"):
         rows.check(pa.schema([("payload", pa.binary())]).names)
+
+
+def test_payloads_that_have_no_schema_need_no_schema_id(tmp_path: Path) -> None:
+    document: dict[str, Any] = {
+        "pipeline": "p",
+        "source": {"type": "delta", "table": "dataframe"},
+        "envelope": {"format": "columns"},
+        "payload": {"format": "json", "framing": "none", "types": "inferred"},
+        "tables": {"root": str(tmp_path)},
+    }
+    rows = MessageRows(load_document(document))
+    rows.check(["game_name", "payload"])
+    taken = rows.take([pa.RecordBatch.from_pydict({"game_name": ["go"], "payload": [b'{"a":7}']})], "query", 0, "0")
+    BatchEnding(rows.options, Txn("query", 0)).commit([taken])
+    assert DeltaTable(tmp_path / "go").to_pyarrow_table().column("a__bigint").to_pylist() == [7]
 
 
 def test_a_column_of_payloads_is_decoded_by_the_id_in_each(world: World) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from distributary.config.addresses import Folder
-from distributary.config.base import Model, fault
+from distributary.config.base import Model, fault, is_given
 from distributary.config.databricks import Databricks
 from distributary.config.declarative import Declarative
 from distributary.config.layouts import Bronze, Wide
@@ -202,6 +202,14 @@ class Pipeline(Model):
         """Are the records' keys read?"""
         named = self.source.record_key is not None or self.envelope.route.place == "key"
         return named or self.envelope.is_debezium
+
+    @property
+    def optional_columns(self) -> frozenset[str]:
+        """Columns that rows of the source may lack; they are null then. Of payloads that say their schema themselves,
+        or have none, that is the envelope's schema id, unless the pipeline file names a column for it."""
+        envelope = self.envelope
+        may_lack = envelope.format == "columns" and self.payload.is_framed and not is_given(envelope, "schema_id")
+        return frozenset({envelope.schema_id} if may_lack else ())
 
     @property
     def bronze_table(self) -> str | None:

@@ -137,7 +137,9 @@ class Envelope(Model):
         "Without it `game_name`. See docs/routes.md.",
     )
     schema_id: Text = Field(
-        default="schema_id", description="Field (or column) of the payload's schema id; of JSON by its path."
+        default="schema_id",
+        description="Field (or column) of the payload's schema id; of JSON by its path. Without this key, no such "
+        "column is needed where payloads say their schema themselves or have none (`payload.framing`).",
     )
     payload: Text = Field(
         default="payload",

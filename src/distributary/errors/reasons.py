@@ -74,8 +74,10 @@ class Reason(StrEnum):
     )
     CORRUPT_PAYLOAD = (
         "CORRUPT_PAYLOAD",
-        "The payload cannot be decoded by the schema that wrote it.",
-        "Look at the sample: a wrong schema id is the producer's fault; bytes that are damaged stay here.",
+        "The payload cannot be read by the schema that wrote it; where there is none (JSON without a schema, text), as "
+        "`payload` in the pipeline file says.",
+        "Look at detail and sample. A wrong schema id, or a value of another type, is the producer's fault; of JSON "
+        "without a schema, correct `payload.columns` if the value is right. Bytes that are damaged stay here.",
     )
     KILLED_READER = (
         "KILLED_READER",

@@ -70,7 +70,7 @@ class MessageRows:
         """Raises BadInput: the rows have not the columns that the pipeline reads."""
         envelope = self.config.envelope
         needed = {*envelope.columns} if envelope.format == "columns" else {"value"}
-        if missing := sorted(needed - set(columns)):
+        if missing := sorted(needed - self.config.optional_columns - set(columns)):
             raise BadInput(
                 detail=f"the rows have no column {missing[0]!r}, which pipeline {self.config.pipeline} reads"
             )
@@ -80,9 +80,15 @@ class MessageRows:
         work = _Task(self, stream, batch, task)
         with removed_on_failure(work.taken, self.options):
             for window in windows(batches, by_routes.HELD_BYTES):
-                work.write(with_sound_texts(window, self._texts))
+                work.write(with_sound_texts(self._with_optional(window), self._texts))
             work.write_rejected()
         return work.taken
+
+    def _with_optional(self, window: pa.Table) -> pa.Table:
+        """With a schema id of null where the rows may lack it, and do."""
+        for name in self.config.optional_columns - set(window.column_names):
+            window = window.append_column(name, pa.nulls(window.num_rows, pa.int32()))
+        return window
 
 
 def with_sound_texts(rows: pa.Table, columns: tuple[str, ...]) -> pa.Table:

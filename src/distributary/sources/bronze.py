@@ -47,8 +47,9 @@ class Bronze(Source):
         return TableId(self.keys.path, self.store)
 
     def newest(self, count: int) -> pa.Table:
-        needed = {name: (name, "") for name in self.config.envelope.columns}
-        return newest_of_table(self.keys, needed, self.store, count)
+        envelope = self.config.envelope
+        needed = {name: (name, "") for name in envelope.columns}
+        return newest_of_table(self.keys, envelope, needed, self.store, count)
 
 
 def bronze_source(config: Pipeline) -> DeltaSource:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -55,10 +57,29 @@ def needed_columns(source: DeltaSource, envelope: Envelope) -> dict[str, tuple[s
     return {source.value: ("value", "binary"), **topic}
 
 
-def delta_stream(spark: SparkSession, source: DeltaSource, envelope: Envelope, share: Share | None = None) -> DataFrame:
+def lacks(name: str, source: DeltaSource, envelope: Envelope, columns: Iterable[str]) -> str:
+    """In words that the source has no column `name`, and which key of the pipeline file asks for it."""
+    keys = dict(zip(envelope.columns, ("route", "schema_id", "payload"), strict=True))
+    key = None
+    if envelope.format == "columns":
+        key = f"envelope.{keys[name]}"
+    elif name == source.value:
+        key = "source.value"
+    named = "" if key is None else f", which {key} names"
+    return f"column {name!r}{named}; it has: {', '.join(columns)}"
+
+
+def delta_stream(
+    spark: SparkSession,
+    source: DeltaSource,
+    envelope: Envelope,
+    share: Share | None = None,
+    optional: frozenset[str] = frozenset(),
+) -> DataFrame:
     """The streaming DataFrame. Build it anew for every start: a plan that is kept goes stale (delta-io/delta#6050).
 
     `share`: only its routes, where the route is a column; a table partitioned by it is read as far as needed only.
+    `optional`: columns that are null where the table lacks them.
 
     Raises SourceMissing when there is no such table, or when it lacks a column that the envelope needs.
     """
@@ -72,13 +93,14 @@ def delta_stream(spark: SparkSession, source: DeltaSource, envelope: Envelope, s
             raise
         raise SourceMissing(source=named, what=NO_TABLE_THERE if source.table is None else NO_NAME) from e
     needed = needed_columns(source, envelope)
-    for name in needed:
-        if name not in names:
-            has = ", ".join(names)
-            raise SourceMissing(source=f"the Delta table {named}", what=f"column {name!r}; it has: {has}")
+    if missing := [name for name in needed if name not in names and name not in optional]:
+        raise SourceMissing(source=f"the Delta table {named}", what=lacks(missing[0], source, envelope, names))
     origin = [c for c in ORIGIN_COLUMNS if c in names and c not in needed]
     # try_cast: a value that is no id or name is one bad row, not a failed batch
     if share is not None and envelope.format == "columns":
         rows = rows.where(share.condition(f"try_cast({quoted(envelope.columns[0])} AS string)"))
-    columns = (F.expr(f"try_cast({quoted(n)} AS {kind})").alias(a) for n, (a, kind) in needed.items())
+    columns = (
+        F.expr(f"try_cast({quoted(name) if name in names else 'NULL'} AS {kind})").alias(alias)
+        for name, (alias, kind) in needed.items()
+    )
     return rows.select(*columns, *(F.col(quoted(c)) for c in origin))

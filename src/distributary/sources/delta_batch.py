@@ -55,15 +55,22 @@ def _bucket(uri: str) -> str:
 
 
 def batch_files(
-    spark: SparkSession, query: StreamingQuery, batch: int, source: DeltaSource, envelope: Envelope, store: Store
+    spark: SparkSession,
+    query: StreamingQuery,
+    batch: int,
+    source: DeltaSource,
+    envelope: Envelope,
+    store: Store,
+    optional: frozenset[str] = frozenset(),
 ) -> BatchFiles | None:
-    """The files of the batch that `query` runs now, dealt out to tasks; None where Spark must read them."""
+    """The files of the batch that `query` runs now, dealt out to tasks; None where Spark must read them. `optional`: as
+    in `delta_stream`."""
     try:
         planned = _planned(spark, query, batch)
         if planned is None:
             return None
         metadata, added = planned
-        columns = _columns(metadata, source, envelope)
+        columns = _columns(metadata, source, envelope, optional)
         if columns is None or any(file.get("deletionVector") or ":" in file["path"] for file in added):
             return None
         files = [SourceFile(unquote(f["path"]), int(f["size"]), f["partitionValues"]) for f in added]
@@ -88,7 +95,9 @@ def _planned(spark: Any, query: Any, batch: int) -> tuple[dict[str, Any], list[d
     return json.loads(as_json(index.snapshot().metadata())), json.loads(as_json(index.addFiles()))
 
 
-def _columns(metadata: Mapping[str, Any], source: DeltaSource, envelope: Envelope) -> tuple[SourceColumn, ...] | None:
+def _columns(
+    metadata: Mapping[str, Any], source: DeltaSource, envelope: Envelope, optional: frozenset[str]
+) -> tuple[SourceColumn, ...] | None:
     """The columns that `delta_stream` selects; None where one of them has to be cast or renamed by Spark."""
     if metadata["configuration"].get("delta.columnMapping.mode", "none") != "none":
         return None
@@ -98,6 +107,9 @@ def _columns(metadata: Mapping[str, Any], source: DeltaSource, envelope: Envelop
     selected += [(name, name, name) for name in ORIGIN_COLUMNS if name in kinds and name not in needed]
     columns = []
     for name, alias, kind in selected:
+        if name in optional and name not in kinds:
+            columns.append(SourceColumn(name, alias, pa.int32()))  # no file has it, so it is null
+            continue
         delta_type = kinds.get(name)
         arrow = _KINDS[kind].get(delta_type) if isinstance(delta_type, str) else None
         partition = name in metadata["partitionColumns"]

@@ -13,11 +13,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from distributary.config import DeltaSource, Pipeline, StateFolder
+from distributary.config import DeltaSource, Envelope, Pipeline, StateFolder
 from distributary.errors import BadInput, SourceDown, SourceMissing, SourceReplaced
 from distributary.names import quoted_parts
 from distributary.sources.data_files import BatchFiles
-from distributary.sources.delta import NO_NAME, NO_TABLE_THERE, ORIGIN_COLUMNS, delta_stream, needed_columns
+from distributary.sources.delta import NO_NAME, NO_TABLE_THERE, ORIGIN_COLUMNS, delta_stream, lacks, needed_columns
 from distributary.sources.delta_batch import batch_files, store_of_source
 from distributary.sources.port import ORIGIN, AnswerCache, Position, Sight, Source, SourceLag
 from distributary.sources.unread import Unknown, unread
@@ -61,7 +61,8 @@ class DeltaRows(Source):
         return [seen_table(self.keys.path, store, NO_TABLE_THERE)]
 
     def stream(self, spark: SparkSession, *, all_shares: bool = False) -> DataFrame:
-        rows = delta_stream(spark, self.given, self.config.envelope, None if all_shares else self.config.share)
+        share, optional = None if all_shares else self.config.share, self.config.optional_columns
+        rows = delta_stream(spark, self.given, self.config.envelope, share, optional)
         if self.given.table is not None:
             self._path = location(spark, self.given.table)
         return rows
@@ -70,7 +71,8 @@ class DeltaRows(Source):
         store = store_of_source(self.keys, self.config.tables)
         if store is None or self.config.share is not None:
             return None
-        return batch_files(spark, query, batch, self.keys, self.config.envelope, store)
+        optional = self.config.optional_columns
+        return batch_files(spark, query, batch, self.keys, self.config.envelope, store, optional)
 
     def decided(self, position: Callable[[], Position | None]) -> None:
         """Write down where the table is: others ask without Spark."""
@@ -96,7 +98,8 @@ class DeltaRows(Source):
         if not self.keys.path:
             raise BadInput(detail=f"the records of {self.name} are known to Spark alone before a run: give source.path")
         store = store_of_source(self.keys, self.config.tables) or self.store
-        return newest_of_table(self.keys, needed_columns(self.keys, self.config.envelope), store, count)
+        envelope, optional = self.config.envelope, self.config.optional_columns
+        return newest_of_table(self.keys, envelope, needed_columns(self.keys, envelope), store, count, optional)
 
 
 def location(spark: SparkSession, table: str) -> str:
@@ -164,15 +167,25 @@ def table_lag(source: DeltaSource, store: Store, read: Position | None, answers:
         return SourceLag(note=str(e))
 
 
-def newest_of_table(source: DeltaSource, needed: Needed, store: Store, count: int) -> pa.Table:
-    """The newest rows as the stream has them. `needed`: as `needed_columns`. Raises SourceMissing, StoreUnreadable."""
+def newest_of_table(
+    source: DeltaSource,
+    envelope: Envelope,
+    needed: Needed,
+    store: Store,
+    count: int,
+    optional: frozenset[str] = frozenset(),
+) -> pa.Table:
+    """The newest rows as the stream has them. `needed`: as `needed_columns`; `optional`: as in `delta_stream`.
+
+    Raises SourceMissing, StoreUnreadable.
+    """
     with reading(source.path):
         table = Table(source.path, store).open()
         if table is None:
             raise SourceMissing(source=source.path, what=NO_TABLE_THERE)
         files = TableFiles(table)
-        if missing := [name for name in needed if not files.has(name)]:
-            raise SourceMissing(source=source.path, what=f"column {missing[0]!r}; it has: {', '.join(files.columns)}")
+        if missing := [name for name in needed if not files.has(name) and name not in optional]:
+            raise SourceMissing(source=source.path, what=lacks(missing[0], source, envelope, files.columns))
         origin = [name for name in ORIGIN_COLUMNS if files.has(name) and name not in needed]
         rows = _last(files, [*needed, *origin], count)
     columns = {alias: rows.column(name) for name, (alias, _) in needed.items()}

@@ -44,6 +44,7 @@ NAMES = (
     "merge_vs_spark_small",
     "merge_vs_spark_large",
     "scattered_merges",
+    "merge_memory",
     "history_vs_spark",
 )
 

@@ -71,16 +71,16 @@ def events(ids: np.ndarray, first: int, seed: int) -> pa.Table:
         "read_method": pa.repeat("mysql-cdc-binlog", count),
         "object": pa.repeat("shop_orders", count),
         "schema_key": pa.repeat("a" * 40, count),
-        "source": _struct(source, SOURCE_TYPE, count),
+        "source": struct_of(source, SOURCE_TYPE, count),
     }
     plain = pa.table(
         [given.get(f.name, pa.nulls(count, f.type)) for f in METADATA_TYPE], pa.schema(list(METADATA_TYPE))
     )
     given["change_sequence_number"] = sequence_numbers("mysql", plain, row_hash(columns, count)).numbers
-    return pa.table({**columns, METADATA: _struct(given, METADATA_TYPE, count)})
+    return pa.table({**columns, METADATA: struct_of(given, METADATA_TYPE, count)})
 
 
-def _struct(given: Mapping[str, pa.Array], kind: pa.StructType, count: int) -> pa.StructArray:
+def struct_of(given: Mapping[str, pa.Array], kind: pa.StructType, count: int) -> pa.StructArray:
     return pa.StructArray.from_arrays([given.get(f.name, pa.nulls(count, f.type)) for f in kind], fields=list(kind))
 
 

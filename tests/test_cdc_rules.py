@@ -197,7 +197,8 @@ def test_folders_say_how_old_what_waits_may_be() -> None:
 
 def test_many_shares_of_a_merge_come_to_the_same(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits in a log may be more than a task can hold: it is merged by shares of the keys, each once."""
-    monkeypatch.setattr("distributary.engine.changes.gather.SHARE_BYTES", 1000)
+    monkeypatch.setattr("distributary.engine.changes.key_shares.SHARE_BYTES", 5000)
+    monkeypatch.setattr("distributary.engine.changes.key_shares.SMALL_BYTES", 100)
     keep = {"merge_every": "1 hour", "dropped_columns": "keep"}
     shop = Sparkless(lake, tables=keep, source={"max_files_per_batch": 1})
     wide = mysql_table(columns={"id": INTEGER, "status": STRING, "note": STRING})

@@ -54,7 +54,8 @@ def test_a_rebuild_puts_a_damaged_merged_table_right(lake: Path) -> None:
 
 
 def test_a_rebuild_in_several_passes_is_the_same(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distributary.engine.changes.gather.SHARE_BYTES", 1000)
+    monkeypatch.setattr("distributary.engine.changes.key_shares.SHARE_BYTES", 5000)
+    monkeypatch.setattr("distributary.engine.changes.key_shares.SMALL_BYTES", 100)
     shop = Sparkless(lake)
     shop.send(*(change(ORDERS, "UPDATE-INSERT", order(n % 40, f"at {n}"), n) for n in range(1, 200)))
     shop.run()
@@ -251,7 +252,8 @@ def test_a_rebuild_in_several_passes_finds_the_rows_that_were_rolled_back(
     shop.run()
     before = shop.living("xe_hr_emp")
     assert len(before) == 40
-    monkeypatch.setattr("distributary.engine.changes.gather.SHARE_BYTES", 1000)
+    monkeypatch.setattr("distributary.engine.changes.key_shares.SHARE_BYTES", 5000)
+    monkeypatch.setattr("distributary.engine.changes.key_shares.SMALL_BYTES", 100)
     done = rebuild(shop.config, "XE.HR.EMP", known_route(shop.config, "XE.HR.EMP"))
     assert done.passes > 3
     assert (done.rows, done.unknown) == (60, 1)

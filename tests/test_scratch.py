@@ -124,7 +124,8 @@ WHOSE = {
     "events of many files by share": """
         import pyarrow as pa
         from distributary.engine.changes.gather import by_share
-        shares = by_share([pa.table({"k": list(range(100))})], ["k"], 4)
+        from distributary.engine.changes.key_shares import KeyShares
+        shares = by_share([pa.table({"k": list(range(100))})], KeyShares(("k",), 4))
         next(shares)
     """,
     "the events that verify sorts": """

@@ -21,8 +21,9 @@ from distributary.changes.model import METADATA, SourceTable
 from distributary.changes.sequence import REPAIR_MARGIN_MS
 from distributary.config import Pipeline
 from distributary.engine.changes.fitting import key_names, with_origin
-from distributary.engine.changes.gather import by_share, shares_of
+from distributary.engine.changes.gather import by_share
 from distributary.engine.changes.key_columns import key_columns, paths_of, whole
+from distributary.engine.changes.key_shares import shares_by_hash
 from distributary.engine.changes.log_rows import RECONCILED, bytes_of
 from distributary.engine.changes.table_settings import Named
 from distributary.engine.changes.task_spec import ORIGIN
@@ -136,14 +137,14 @@ class Reconcile:
 
     def _vanished(self, log: Snapshot, merged: Snapshot, since: int) -> pa.Table:
         """Rows of the merged table that the backfill did not show, and that nothing has touched since."""
-        shares = shares_of(bytes_of(log) + bytes_of(merged))
-        shown = by_share(self._shown(log, since), self.keys, shares)
-        before = by_share(self._before(merged, since), self.keys, shares)
+        shares = shares_by_hash(self.keys, bytes_of(log) + bytes_of(merged))
+        shown = by_share(self._shown(log, since), shares)
+        before = by_share(self._before(merged, since), shares)
         vanished: list[pa.Table] = []
         for keys, rows in zip(shown, before, strict=True):
-            shown_keys = {key for piece in keys for key in _tuples(piece, self.keys)}
+            shown_keys = {key for piece in keys.pieces for key in _tuples(piece, self.keys)}
             self.report.shown += len(shown_keys)
-            for piece in rows:
+            for piece in rows.pieces:
                 mask = [key not in shown_keys for key in _tuples(piece, self.keys)]
                 vanished.append(piece.filter(pa.array(mask, pa.bool_())))
         return pa.concat_tables(vanished, promote_options="permissive")

@@ -15,7 +15,7 @@ import pyarrow as pa
 from distributary.changes.model import Kind
 from distributary.changes.reduce import reduce_rows
 from distributary.config import Pipeline
-from distributary.engine.changes.gather import Gathered, by_share, in_share, shares_of
+from distributary.engine.changes.gather import Gathered, by_share
 from distributary.engine.changes.key_columns import (
     NEWEST,
     key_columns,
@@ -24,10 +24,11 @@ from distributary.engine.changes.key_columns import (
     whole,
     with_types,
 )
+from distributary.engine.changes.key_shares import key_shares
 from distributary.engine.changes.keyed_table import absent
 from distributary.engine.changes.ledger_fields import MergeBacklog, about, ledger_fields
 from distributary.engine.changes.log_append import payload_schema
-from distributary.engine.changes.log_rows import bytes_of, log_rows
+from distributary.engine.changes.log_rows import log_rows
 from distributary.engine.changes.merging import of_one_log
 from distributary.engine.changes.orphans import resolve, split
 from distributary.engine.changes.table_settings import Named, named_of
@@ -203,15 +204,15 @@ class _Rebuild:
     def _build(self, log: Snapshot, schema: pa.Schema) -> None:
         """The newest row of each key, and its history, as data files that no commit names yet."""
         names = file_names(log)
-        shares = shares_of(bytes_of(log))
+        shares = key_shares(self.log_uri, names, self.keys, self.types, self.store)
         self._columns = schema
-        report = replace(self.report, rows=0, events=0, passes=shares, files=[], versions=0, history=[])
+        report = replace(self.report, rows=0, events=0, passes=shares.count, files=[], versions=0, history=[])
         orphans: list[pa.Table] = []
         resolved: pa.Table | None = None
-        for number, pieces in enumerate(by_share(self._keyed(names, schema, orphans, report), self.keys, shares)):
+        for part in by_share(self._keyed(names, schema, orphans, report), shares):
             every = self.rules.is_partial or self.history_uri is not None
             gathered = Gathered(self.keys, self.rules.order, keeps_all=every)
-            for piece in pieces:
+            for piece in part.pieces:
                 gathered.add(piece)
             newest_rows = gathered.rows()
             if newest_rows is None:
@@ -221,7 +222,7 @@ class _Rebuild:
                 resolved, unknown = resolve(pa.concat_tables(orphans), newest_rows, self.keys, [log])
                 report.unknown = unknown.num_rows
             if resolved is not None:
-                newest_rows = pa.concat_tables([newest_rows, in_share(resolved, self.keys, number, shares)])
+                newest_rows = pa.concat_tables([newest_rows, shares.of(resolved, part.number)])
             if self.history_uri is not None:
                 self._add_history(self.history_uri, newest_rows.drop_columns([ORIGIN]), report)
             rows = self._reduced(newest_rows).drop_columns([ORIGIN])

@@ -70,19 +70,24 @@ RUNTIME_CONF = {
 }
 """Set on every session, also on one that was there before us."""
 
+WORKER_ENV = {
+    # Every Python worker starts deltalake's thread pool. Its default is the machine's cores, so that an
+    # executor with 16 cores would run 256 threads.
+    "TOKIO_WORKER_THREADS": "2",
+    # Workers allocate and free the same tens of megabytes for every window of rows. glibc and Arrow's own pools give
+    # such blocks back to the kernel each time: the page faults cost more than the decoding (bench: pipeline_vs_limit).
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_MMAP_THRESHOLD_": str(256 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
+}
+"""The environment of Spark's Python workers."""
+
 START_CONF = RUNTIME_CONF | {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.redaction.regex": REDACTED,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Every Python worker starts deltalake's thread pool. Its default is the machine's cores, so that an
-    # executor with 16 cores would run 256 threads.
-    "spark.executorEnv.TOKIO_WORKER_THREADS": "2",
-    # Workers allocate and free the same tens of megabytes for every window of rows. glibc and Arrow's own pools give
-    # such blocks back to the kernel each time: the page faults cost more than the decoding (bench: pipeline_vs_limit).
-    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
-    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(256 * 2**20),
-    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
+    **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENV.items()},
 }
 
 LOCAL_CONF = {

@@ -13,7 +13,6 @@ import pyarrow as pa
 from distributary.engine.appending import commit_files, replayed
 from distributary.engine.attempts import Again, RouteFault, end_attempt
 from distributary.engine.changes.by_spark import BySpark
-from distributary.engine.changes.gather import shares_of
 from distributary.engine.changes.joining import agrees, columns_of_all
 from distributary.engine.changes.key_columns import key_types
 from distributary.engine.changes.merging import MergeWork
@@ -160,6 +159,5 @@ def _merge_work(outcome: Outcome, spec: ChangeSpec) -> MergeWork:
         tuple(f.path for f in files.files),
         spec.batch,
         brought=tuple(about.brought.items()),
-        shares=shares_of(sum(f.size for f in files.files)),
         key_types=key_types(files.columns(), about.keys),
     )

@@ -8,44 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from distributary.changes.hashing import Words, row_hash
-from distributary.changes.key_text import spelled
 from distributary.changes.reduce import partly
 from distributary.changes.sequence import OrderSettings
+from distributary.engine.changes.key_shares import KeyShares
 from distributary.scratch import Scratch
 
-SHARE_BYTES = 128 << 20
-"""Bytes of log files (compressed) per share of the keys: what is held at a time is the newest rows of one share, or,
-where a row may say only a part (`toast_columns`, `dropped_columns: keep`), all its events."""
-MOST_SHARES = 256
-"""Each share is an open file for a while. With more bytes than so many shares have, a share grows."""
 LEAST_ROWS = 1 << 18
 _PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-def shares_of(size: int) -> int:
-    """Into how many shares the keys of so many bytes of files are cut."""
-    return min(MOST_SHARES, 1 + size // SHARE_BYTES)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of one share. `is_last`: those behind it have none."""
+
+    number: int
+    pieces: Iterator[pa.Table]
+    is_last: bool
 
 
-def by_share(pieces: Iterable[pa.Table], keys: Sequence[str], shares: int) -> Iterator[Iterator[pa.Table]]:
+def by_share(pieces: Iterable[pa.Table], shares: KeyShares) -> Iterator[Part]:
     """The pieces' rows, share by share; each to be read before the next. Raises OSError for a full disk."""
-    if shares == 1:
-        yield iter(pieces)
+    if shares.count == 1:
+        yield Part(0, iter(pieces), True)
         return
     with Scratch("shares") as folder:
-        written = _spill(pieces, keys, shares, folder)
-        for number in range(shares):
-            yield _read(written[number])
+        written, last = _spill(pieces, shares, folder)
+        for number, paths in enumerate(written):
+            yield Part(number, _read(paths), number >= last)
 
 
-def _spill(pieces: Iterable[pa.Table], keys: Sequence[str], shares: int, folder: Path) -> list[list[Path]]:
-    written: list[list[Path]] = [[] for _ in range(shares)]
+def _spill(pieces: Iterable[pa.Table], shares: KeyShares, folder: Path) -> tuple[list[list[Path]], int]:
+    """The files of each share, and the last share that has a row."""
+    written: list[list[Path]] = [[] for _ in range(shares.count)]
+    last = 0
     schema: pa.Schema | None = None
     with ExitStack() as files:
         writers: list[pa.ipc.RecordBatchStreamWriter] = []
@@ -58,10 +59,11 @@ def _spill(pieces: Iterable[pa.Table], keys: Sequence[str], shares: int, folder:
                     paths.append(folder / f"{number}-{len(paths)}")
                     sink = files.enter_context(pa.OSFile(str(paths[-1]), "wb"))
                     writers.append(files.enter_context(pa.ipc.new_stream(sink, schema, options=_PACKED)))
-            of_row = _numbers(piece, keys, shares)
+            of_row = shares.numbers(piece)
             for number in np.unique(of_row).tolist():
                 writers[number].write_table(piece.filter(pa.array(of_row == number)))
-    return written
+                last = max(last, number)
+    return written, last
 
 
 def _read(paths: Sequence[Path]) -> Iterator[pa.Table]:
@@ -70,18 +72,6 @@ def _read(paths: Sequence[Path]) -> Iterator[pa.Table]:
             for batch in stream:
                 yield pa.Table.from_batches([batch])
         path.unlink()
-
-
-def in_share(rows: pa.Table, keys: Sequence[str], number: int, shares: int) -> pa.Table:
-    """The rows whose keys belong to share `number`."""
-    return rows if shares == 1 else rows.filter(pa.array(_numbers(rows, keys, shares) == number))
-
-
-def _numbers(rows: pa.Table, keys: Sequence[str], shares: int) -> Words:
-    """Each row's share: the same one for a key in every table, whoever wrote it and whatever type its columns have."""
-    columns = {key: spelled(rows.column(key)) for key in keys}
-    hashed = row_hash(columns, rows.num_rows).to_numpy(zero_copy_only=False)
-    return np.asarray((hashed >> np.uint64(32)) % np.uint64(shares))
 
 
 class Gathered:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from distributary.config import Pipeline
-from distributary.engine.changes.gather import shares_of
 from distributary.engine.changes.key_columns import key_columns, key_types
 from distributary.engine.changes.ledger_fields import MergeBacklog, about, ledger_fields
 from distributary.engine.changes.log_rows import files_of
@@ -124,11 +123,10 @@ class Merges:
         upto = self.ledger.finished[stream]
         files = files_of(log, after + 1)
         brought = tuple(self.changes.brought.get(route, {}).items())
-        shares = shares_of(sum(files.values()))
         columns = log.schema
         keys = key_columns(columns.names, behind.keys)
         types = key_types(columns, keys)
-        return MergeWork(behind.source, keys, uri, tuple(files), upto, after, brought, shares, types)
+        return MergeWork(behind.source, keys, uri, tuple(files), upto, after, brought, types)
 
     def _newly_parked(self, outcome: Outcome) -> bool:
         """Does the ledger still take this merged table for one that works?"""

@@ -23,6 +23,7 @@ from distributary.changes.unfilled import Unfilled
 from distributary.engine.changes.fitting import Fitted, RouteEvents
 from distributary.engine.changes.gather import Gathered, by_share
 from distributary.engine.changes.key_columns import KeyTypes, key_columns, key_types, whole
+from distributary.engine.changes.key_shares import key_shares
 from distributary.engine.changes.keyed_table import Into, absent, check_keys, hold, with_wider_keys
 from distributary.engine.changes.late_upserts import late_upserts
 from distributary.engine.changes.log_rows import log_rows
@@ -31,6 +32,7 @@ from distributary.engine.changes.recording import record
 from distributary.engine.changes.rejected_events import rejected_events
 from distributary.engine.changes.task_spec import ORIGIN, ChangeSpec
 from distributary.engine.changes.transactions import Asked, log_of
+from distributary.engine.memory import give_back
 from distributary.engine.outcomes import Merge, Outcome, SourceEvents
 from distributary.errors import KeysChanged, LogBegunAnew, Reason
 from distributary.tables.datafile import DataFile, write_data_file
@@ -43,8 +45,8 @@ from distributary.tables.table import retried
 @dataclass(frozen=True)
 class MergeWork:
     """Data files in `folder` whose rows are to be merged. `upto`: the newest batch in them that is meant; `after`:
-    batches up to this one are merged already. `brought`: columns by schema key. `shares`: of the keys. `key_types`: of
-    the rows of all files together (`engine.changes.key_columns`)."""
+    batches up to this one are merged already. `brought`: columns by schema key. `key_types`: of the
+    rows of all files together (`engine.changes.key_columns`)."""
 
     source: SourceTable
     keys: tuple[str, ...]
@@ -53,7 +55,6 @@ class MergeWork:
     upto: int
     after: int = -1
     brought: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    shares: int = 1
     key_types: KeyTypes = field(default_factory=dict)
 
 
@@ -269,16 +270,19 @@ def merge_files(work: MergeWork, spec: ChangeSpec) -> Outcome:
     try:
         rows_of_files = log_rows(work.folder, work.files, spec.store, None, work.after, work.upto)
         pieces = (whole(piece, work.key_types) for piece in rows_of_files)
-        for number, share in enumerate(by_share(pieces, work.keys, work.shares)):
+        shares = key_shares(work.folder, work.files, work.keys, work.key_types, spec.store)
+        for part in by_share(pieces, shares):
             with of_one_log(into.route, into.uri):
-                rows = _gathered(work, share, spec)
+                rows = _gathered(work, part.pieces, spec)
             if rows is not None:
                 # The last commit carries the batch's own transaction: what comes before it is done again, or found.
-                last = number == work.shares - 1 and merged.why_spark is None
-                app = spec.app if last else f"{spec.app}+share {number} of {work.shares}"
+                last = part.is_last and merged.why_spark is None
+                app = spec.app if last else f"{spec.app}+share {part.number} of {shares.count}"
                 merged = merged.then(merge(into, rows, spec, Txn(app, work.upto)))
     except BaseException as e:
         merged = merged.parked(e)
+    finally:
+        give_back()
     return replace(outcome, merge=merged)
 
 

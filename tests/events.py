@@ -21,7 +21,7 @@ DELETES = ("DELETE", "UPDATE-DELETE")
 class Event:
     """An event of one row. `at`: its place in the source's log; `sec`: source time after the start;
     `read_ms`: how much later it was read;
-    `number`: its change_sequence_number, where that is not to be today's."""
+    `number`: its change_sequence_number, where that is not to be today's; `method`: how it was read."""
 
     row: Mapping[str, Any]
     at: int = 0
@@ -36,6 +36,7 @@ class Event:
     read_ms: int = 0
     source: Mapping[str, Any] = field(default_factory=dict)
     number: str | None = None
+    method: str | None = None
 
     def with_(self, **changes: Any) -> Event:
         return replace(self, **changes)
@@ -83,5 +84,6 @@ def _metadata(event: Event, kind: str) -> dict[str, Any]:
         "is_deleted": event.change in DELETES,
         "is_backfill": event.backfill,
         "schema_key": event.schema,
+        "read_method": event.method,
         "source": {"table": "orders", "tx_id": event.tx, "row_id": event.row_id, **place},
     }

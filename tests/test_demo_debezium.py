@@ -40,7 +40,7 @@ def test_the_messages_that_the_demo_sends_leave_the_sources_own_rows(tmp_path: P
         rows: Any = Rows(session, offsets.records(messages).to_batches())
         writer.take(rows, STREAM, batch)
     proofs = [prove(config, route_of(table.table), table) for table in history.truth().values()]
-    assert [proof.differences for proof in proofs] == [()] * 6
+    assert [proof.differences for proof in proofs] == [()] * len(PLAN.tables)
     assert connector.again > 0 and sum(proof.rows for proof in proofs) > 100
     spoiled = DeltaTable(f"{config.tables.root}/shop_orders")
     spoiled.update({"status": "'other'"}, predicate="_deleted = false")
@@ -89,3 +89,22 @@ def test_each_merged_table_is_the_sources_own(tmp_path: Path) -> None:
     assert {p.kind for p in result.proofs} == {"mysql", "postgresql", "sqlserver"}
     assert (result.verification.notes, result.report.rows_quarantined) == ((), 0)
     assert pa.table(DeltaTable(str(result.folder.source)).to_pyarrow_table()).num_rows == result.messages
+
+
+def test_a_feeder_waits_for_a_stream_that_takes_its_time_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine Spark may take longer than the producer waits."""
+    monkeypatch.setattr("distributary_simulate.demo.debezium.LONGEST_WAIT_SEC", 0)
+    monkeypatch.setattr(Connector, "rounds", lambda self: iter(()))
+    display: Any = SimpleNamespace(say=lambda _: None)
+    connector = Connector(DebeziumFolder(tmp_path), display, History(PLAN), 10)
+    taken: list[str] = []
+    going: Any = SimpleNamespace(query=None, stop=lambda: taken.append("stopped"))
+    connector.going = going
+    connector.start()
+    connector.join(0.2)
+    assert connector.is_alive()
+    going.query = SimpleNamespace(processAllAvailable=lambda: taken.append("all"))
+    connector.join(60)
+    assert (taken, connector.finished) == (["all", "stopped"], True)

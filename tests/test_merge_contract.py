@@ -325,16 +325,21 @@ def first_layout(kind: str, row: dict[str, Any], place: int, sec: int) -> Event:
     return at(kind, row, place, sec).with_(number=number)
 
 
-def test_oracle_a_row_that_took_a_key_in_the_same_transaction_stays(table: Table) -> None:
+@pytest.mark.parametrize(
+    ("left", "taken", "method"), [("UPDATE-DELETE", "UPDATE-INSERT", None), ("DELETE", "INSERT", "debezium")]
+)
+def test_oracle_a_row_that_took_a_key_in_the_same_transaction_stays(
+    table: Table, left: str, taken: str, method: str | None
+) -> None:
     """1 -> 2 and 2 -> 3 in one statement: the one that takes key 2 may be logged before the one that leaves it."""
 
     def event(key: int, value: str, change: str, at: int, row_id: str) -> Event:
         place = {"scn": 100, "rs_id": f" 0x000001.{at:08x}.0010 ", "ssn": 0}
-        return Event(row(key, value), at, change, tx="tx1", row_id=row_id, source=place)
+        return Event(row(key, value), at, change, tx="tx1", row_id=row_id, source=place, method=method)
 
     table.merge(event(1, "one", "INSERT", 1, "AAA"), event(2, "two", "INSERT", 2, "BBB"), kind="oracle")
-    table.merge(event(1, "one", "UPDATE-DELETE", 3, "AAA"), event(2, "one", "UPDATE-INSERT", 4, "AAA"), kind="oracle")
-    table.merge(event(2, "two", "UPDATE-DELETE", 5, "BBB"), event(3, "two", "UPDATE-INSERT", 6, "BBB"), kind="oracle")
+    table.merge(event(1, "one", left, 3, "AAA"), event(2, "one", taken, 4, "AAA"), kind="oracle")
+    table.merge(event(2, "two", left, 5, "BBB"), event(3, "two", taken, 6, "BBB"), kind="oracle")
     assert table.living() == [(2, "one"), (3, "two")]
 
 

@@ -159,6 +159,8 @@ MESSAGE_METADATA_TYPE = pa.struct(
     ]
 )
 """Metadata of a message with keys: the fields of change events that mean something for it, and where it was."""
+DEBEZIUM = "debezium"
+"""How the `read_method` of changes begins that were messages of Debezium, or are read as such."""
 METADATA_TYPE = pa.struct(
     [
         ("uuid", pa.string()),

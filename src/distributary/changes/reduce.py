@@ -4,7 +4,9 @@ Which of two events of a key holds is one rule, used here and by both merge engi
 change_sequence_number. One exception, in Oracle, which checks keys at the end of a statement: with 1 -> 2 and 2 -> 3 in
 one statement, the row that takes key 2 may be logged before the one that leaves it. So an UPDATE-DELETE loses, whatever
 its number, to an UPDATE-INSERT of its own transaction that concerns another row (row_id); to nothing else: only an
-update leaves and takes keys in one statement, so an insert that stands before it, and comes again, is older. The events
+update leaves and takes keys in one statement, so an insert that stands before it, and comes again, is older. Debezium
+says in a header only, which is not always read, that a delete and an insert are an update of the key: so of its events
+any DELETE gives way to any INSERT of that kind (two rows have one key within a statement only). The events
 are gone through in their order, so all those of a transaction must be at hand where rows of it hand a key on: events
 that are reduced a part at a time keep them (`partly`), and a merge asks for them (`changes.handed_on`).
 """
@@ -23,6 +25,7 @@ from distributary.changes import anew
 from distributary.changes.digits import METADATA as METADATA
 from distributary.changes.digits import UNCHANGED, metadata_in, unchanged_columns
 from distributary.changes.keys import KeyIndex
+from distributary.changes.model import DEBEZIUM
 from distributary.changes.sequence import Bools, Numbers, OrderSettings, standing
 
 NUMBER = "change_sequence_number"
@@ -50,11 +53,8 @@ class Ranked:
         numbers = standing(_field(metadata, NUMBER), time, backfill, settings)
         if not oracle:
             return cls(numbers)
-        change, source = _field(metadata, "change_type"), _field(metadata, "source")
-        leaves, takes = (
-            np.asarray(pc.fill_null(pc.equal(change, kind), False).to_numpy(zero_copy_only=False), bool)
-            for kind in (KEY_LEFT, KEY_TAKEN)
-        )
+        source = _field(metadata, "source")
+        leaves, takes = (_is_of(metadata, *types) for types in ((KEY_LEFT, "DELETE"), (KEY_TAKEN, "INSERT")))
         return cls(numbers, leaves, takes, _field(source, "tx_id"), _field(source, "row_id"))
 
     @staticmethod
@@ -64,7 +64,7 @@ class Ranked:
         if settings:
             paths += ["source_timestamp", "is_backfill"]
         if oracle:
-            paths += ["change_type", "source.tx_id", "source.row_id"]
+            paths += ["change_type", "read_method", "source.tx_id", "source.row_id"]
         return paths
 
     def take(self, places: Places) -> Ranked:
@@ -79,12 +79,12 @@ class Ranked:
         newer = self.numbers > other.numbers
         if self.leaves is None or other.leaves is None:
             return np.asarray(newer)
-        weak = self._gives_way(other)
-        strong = other._gives_way(self)
+        weak = self.left_for(other)
+        strong = other.left_for(self)
         return np.asarray((newer & ~weak) | strong)
 
-    def _gives_way(self, other: Ranked) -> Bools:
-        """Oracle's exception: these left a key that another row took in the same statement."""
+    def left_for(self, other: Ranked) -> Bools:
+        """Oracle's exception: where these left a key that another row took in the same statement."""
         assert self.leaves is not None and other.takes is not None
         return np.asarray(self.leaves & other.takes & self._shares_transaction(other))
 
@@ -98,21 +98,29 @@ class Ranked:
         """With all events of these transactions weighed: whoever leaves a key in the end gives way to none of them."""
         if self.leaves is None or not transactions:
             return self
-        return replace(self, leaves=self.leaves & ~self._is_of(transactions))
+        return replace(self, leaves=self.leaves & ~self._is_in(transactions))
 
     def handed_on(self, other: Ranked, settled: Collection[str]) -> set[str]:
         """Transactions, but those of `settled`, in which another row than the other's left or took its key."""
         if self.leaves is None or self.takes is None or other.leaves is None or other.takes is None:
             return set()
         moves = self.leaves | self.takes | other.leaves | other.takes
-        handing_on = moves & self._shares_transaction(other) & ~self._is_of(settled)
+        handing_on = moves & self._shares_transaction(other) & ~self._is_in(settled)
         assert self.transactions is not None
         return set(self.transactions.filter(pa.array(handing_on)).to_pylist()) if handing_on.any() else set()
 
-    def _is_of(self, transactions: Collection[str]) -> Bools:
+    def _is_in(self, transactions: Collection[str]) -> Bools:
         assert self.transactions is not None
         named = pc.is_in(self.transactions, value_set=pa.array(sorted(transactions), self.transactions.type))
         return np.asarray(named.to_numpy(zero_copy_only=False), bool)
+
+
+def _is_of(metadata: pa.Array, moved: str, alone: str) -> Bools:
+    """Which events are of the type that says that a key was moved, or perhaps are, for Debezium did not say so."""
+    change = _field(metadata, "change_type")
+    perhaps = pc.and_(pc.equal(change, alone), pc.starts_with(_field(metadata, "read_method"), DEBEZIUM))
+    named = pc.or_kleene(pc.equal(change, moved), perhaps)
+    return np.asarray(pc.fill_null(named, False).to_numpy(zero_copy_only=False), bool)
 
 
 @dataclass(frozen=True, slots=True)

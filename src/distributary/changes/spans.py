@@ -14,12 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from distributary.changes.reduce import Places, Ranked
 from distributary.changes.sequence import Bools, Longs, Numbers
 
 NEVER = np.iinfo(np.int64).max
-"""In place of a time that is not known, or an end that has not come."""
+"""In place of a time that is not has_names, or an end that has not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +76,31 @@ def _least_from_here(values: Longs, of_key: Places) -> Longs:
 
 
 def in_true_order(codes: Places, ranked: Ranked) -> Numbers:
-    """Numbers that compare as the events of a key do: of Oracle, an event that left a key in a statement in which
-    another row took it stands before that one (`changes.reduce`)."""
+    """Numbers that compare as the events of a key do: of Oracle, an event that left a key in the statement in which
+    another row took it stands before that one (`changes.reduce`). In the log the two are neighbours among the events of
+    their key, each perhaps several times: in any other statement the row would have left the key before."""
     numbers = ranked.numbers
     if ranked.leaves is None or ranked.takes is None or not (ranked.leaves.any() and ranked.takes.any()):
         return numbers
-    assert ranked.transactions is not None and ranked.rows is not None
-    transactions, rows = ranked.transactions.to_pylist(), ranked.rows.to_pylist()
-    takers: dict[tuple[int, str], list[int]] = {}
-    for row in np.flatnonzero(ranked.takes).tolist():
-        if transactions[row] is not None:
-            takers.setdefault((int(codes[row]), transactions[row]), []).append(row)
+    order = np.lexsort([numbers, codes])
+    of_key, leaves, takes = codes[order], ranked.leaves[order], ranked.takes[order]
+    rows, transactions = _coded(ranked.rows)[order], _coded(ranked.transactions)[order]
+    has_names = (rows >= 0) & (transactions >= 0)
+    follows = np.r_[
+        False, (of_key[1:] == of_key[:-1]) & (transactions[1:] == transactions[:-1]) & has_names[1:] & has_names[:-1]
+    ]
+    same = np.r_[False, (rows[1:] == rows[:-1]) & (leaves[1:] == leaves[:-1]) & (takes[1:] == takes[:-1])]
+    begins = np.flatnonzero(~(follows & same))
+    before, left = begins[:-1], begins[1:]
+    left_for = follows[left] & leaves[left] & takes[before] & (rows[left] != rows[before])
     places = np.array([number + b"1" for number in numbers.tolist()])
-    for row in np.flatnonzero(ranked.leaves).tolist():
-        others = [
-            numbers[other]
-            for other in takers.get((int(codes[row]), transactions[row]), ())
-            if rows[other] is not None and rows[row] is not None and rows[other] != rows[row]
-        ]
-        if others and min(others) < numbers[row]:
-            places[row] = min(others) + b"0"
+    ends = np.r_[begins[1:], len(order)]
+    for number in np.flatnonzero(left_for).tolist():
+        places[order[left[number] : ends[number + 1]]] = numbers[order[before[number]]] + b"0"
     return places
+
+
+def _coded(names: pa.Array | None) -> Longs:
+    """A number for each name, -1 for none."""
+    assert names is not None
+    return np.asarray(pc.fill_null(names.dictionary_encode().indices, -1).to_numpy(zero_copy_only=False), np.int64)

@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from distributary.changes.anew import TIMES, BegunAnew
 from distributary.changes.digits import FIRST_LAYOUT, LAYOUTS, MOVED, PREFIX, UNCHANGED, WIDTH
 from distributary.changes.handed_on import HandedOn
+from distributary.changes.model import DEBEZIUM
 from distributary.changes.reduce import KEY_LEFT, KEY_TAKEN, METADATA, NUMBER
 from distributary.changes.sequence import REPAIR_MARGIN_MS, OrderSettings
 from distributary.changes.unfilled import Unfilled, may_say
@@ -266,12 +267,18 @@ def _newer(order: OrderSettings, oracle: bool, settled: Collection[str]) -> str:
     newer = _of_one_log(f"({_number('s', order)} > {_number('t', order)})", order)
     if not oracle:
         return newer
-    key_left = {side: f"coalesce({side}.{METADATA}.change_type = '{KEY_LEFT}', false)" for side in "st"}
+    key_left = {side: _is_of(f"{side}.{METADATA}", KEY_LEFT, "DELETE") for side in "st"}
     both = f"coalesce({_SAME} AND {_ANOTHER}, false)"
-    key_taken = {side: f"coalesce({side}.{METADATA}.change_type = '{KEY_TAKEN}', false)" for side in "st"}
+    key_taken = {side: _is_of(f"{side}.{METADATA}", KEY_TAKEN, "INSERT") for side in "st"}
     weak = f"({key_left['s']} AND {key_taken['t']} AND {both}{_open(settled)})"
     strong = f"({key_left['t']} AND {key_taken['s']} AND {both})"
     return f"(({newer} AND NOT {weak}) OR {strong})"
+
+
+def _is_of(metadata: str, moved: str, alone: str) -> str:
+    """As `changes.reduce` tells the two halves of a key's move, as SQL."""
+    perhaps = f"({metadata}.change_type = '{alone}' AND startswith({metadata}.read_method, '{DEBEZIUM}'))"
+    return f"coalesce({metadata}.change_type = '{moved}' OR {perhaps}, false)"
 
 
 def _open(settled: Collection[str]) -> str:

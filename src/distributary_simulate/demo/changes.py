@@ -94,11 +94,9 @@ class Writer(Feeder):
         self.display.say("the last files are written, late ones too")
         assert isinstance(going, Run) and going.intake is not None
         while going.query is None and not self._cancelled:
-            time.sleep(0.1)
+            time.sleep(0.05)
         going.intake.take_all()
-        if going.query is not None:
-            going.query.processAllAvailable()
-        return not self._cancelled
+        return self.all_taken(going)
 
     def _changes(self) -> Iterator[Change]:
         yield from self.history.changes(self.events)

@@ -1,10 +1,10 @@
 """The demo `debezium`: topics of Debezium to log and merged tables, on this machine, with no server.
 
-An invented history of six tables (MySQL, PostgreSQL, SQL Server) comes as Debezium's messages while the pipeline runs
-in the same process. They stand in a Delta table as they would in Kafka: key, value, topic, partition, offset. The
-tables are read by an incremental snapshot while they change, and after each restart the connector sends its last
-messages again. At the end each merged table is compared with the source's own table, value by value, which the pipeline
-never sees.
+An invented history of eight tables (MySQL, PostgreSQL, Oracle, SQL Server) comes as Debezium's messages while the
+pipeline runs in the same process. They stand in a Delta table as they would in Kafka: key, value, topic, partition,
+offset. The tables are read by an incremental snapshot while they change, and after each restart the connector sends its
+last messages again. At the end each merged table is compared with the source's own table, value by value, which the
+pipeline never sees.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from distributary_simulate.demo.games import LONGEST_WAIT_SEC, Feeder, Folder, H
 from distributary_simulate.games.sinks import write_delta
 
 PIPELINE: Final = "shop"
-KINDS: Final = (Kind.MYSQL, Kind.POSTGRESQL, Kind.SQLSERVER)
+KINDS: Final = (Kind.MYSQL, Kind.POSTGRESQL, Kind.ORACLE, Kind.SQLSERVER)
 PLAN: Final = HistoryPlan(tables=tables_of(KINDS, 2), seed=7, schema_changes=0)
 CHANGES: Final = 6_000
 ROUNDS: Final = 6
@@ -84,9 +84,7 @@ class Connector(Feeder):
             words = "the tables are read while they change" if number == 1 else "and sends its last messages again"
             self.display.say(f"the connector {'starts' if number == 1 else 'starts anew'}: {words} ({sent:,} messages)")
             time.sleep(0.5)
-        if going.query is not None and not self._cancelled:
-            going.query.processAllAvailable()
-        return not self._cancelled
+        return self.all_taken(going)
 
     def rounds(self) -> Iterator[list[ChangeMessage]]:
         """What comes at once: the newest messages of the round before, and new ones."""

@@ -141,6 +141,14 @@ class Feeder(threading.Thread):
         """Fill the source, and wait until all of it is taken. False: cancelled before."""
         raise NotImplementedError
 
+    def all_taken(self, going: Run | TwoHop) -> bool:
+        """Wait until all that was sent is taken, however long the stream takes to start. False: cancelled before."""
+        while going.query is None and not self._cancelled:
+            time.sleep(0.05)
+        if going.query is not None and not self._cancelled:
+            going.query.processAllAvailable()
+        return not self._cancelled
+
     def cancel(self) -> None:
         """Send nothing more."""
         self._cancelled = True
@@ -251,9 +259,7 @@ class Producer(Feeder):
                 return False
             self._send(game_round)
             self._wait(lambda: self._rows_seen >= self.truth.records_total)
-        if going.query is not None and not self._cancelled:
-            going.query.processAllAvailable()
-        return not self._cancelled
+        return self.all_taken(going)
 
     def _send(self, game_round: Round) -> None:
         half = self.games.plan.records // 2

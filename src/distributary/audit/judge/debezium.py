@@ -1,5 +1,6 @@
 """Are the tables of Debezium's topics what the messages say, as the source still has them? Each row of a log is its
-message, and a merged table has, for each key, the newest one. In memory is the newest message of each key."""
+message, and a merged table has, for each key, the newest one. In memory is the newest message of each key, and of
+Oracle the one before it."""
 
 from __future__ import annotations
 
@@ -41,9 +42,11 @@ PURGED = "distributary.tombstonesPurgedUntil"
 
 @dataclass
 class _JudgedTable:
-    """What is known of one source table. `newest`: by key; several of one place are one event that was sent again."""
+    """What is known of one source table. By key, `newest`: several of one place are one event that was sent again;
+    `before`: those of the place before it, where changes name the row that they are of."""
 
     newest: dict[str, list[JudgedChange]] = field(default_factory=dict)
+    before: dict[str, list[JudgedChange]] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
     rows: int = 0
     gone: int = 0
@@ -51,11 +54,30 @@ class _JudgedTable:
 
     def take(self, change: JudgedChange) -> None:
         key = json.dumps(key_of(change.values, self.keys))
-        newest = self.newest.get(key)
-        if newest is None or change.place > newest[0].place:
+        newest, before = self.newest.get(key), self.before.get(key)
+        if newest is None or change.event == newest[0].event:
+            self.newest[key] = _newest(newest, change)
+        elif change.place > newest[0].place:
             self.newest[key] = [change]
-        elif change.place == newest[0].place:
-            newest.append(change)
+            if change.row:
+                self.before[key] = newest
+        elif change.row and (before is None or change.place > before[0].place or change.event == before[0].event):
+            self.before[key] = _newest(before, change)
+
+    def holding(self) -> dict[str, list[JudgedChange]]:
+        """By key, the change that the source's table shows."""
+        holding = dict(self.newest)
+        for key, before in self.before.items():
+            if all(newest.gives_way(before[0]) for newest in holding[key]):
+                holding[key] = before
+        return holding
+
+
+def _newest(changes: list[JudgedChange] | None, change: JudgedChange) -> list[JudgedChange]:
+    """The newest of these and of one more; several of one place."""
+    if not changes or change.place > changes[0].place:
+        return [change]
+    return [*changes, change] if change.place == changes[0].place else changes
 
 
 def judge_changes(config: Pipeline, counted: Verification, records: Records | None = None) -> Verification:
@@ -163,7 +185,7 @@ def _judge_log(table: TableCheck, rules: MessageRules, records: Records, store: 
 
 
 def _judge_merged(uri: str, store: Store, judged: _JudgedTable) -> None:
-    unmatched = dict(judged.newest)
+    unmatched = judged.holding()
     for rows in table_rows(uri, store):
         for row in rows:
             newest = unmatched.pop(json.dumps(key_of(row, judged.keys)), None)

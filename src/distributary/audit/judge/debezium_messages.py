@@ -21,7 +21,8 @@ _MOVED = {"UPDATE-INSERT": "INSERT", "UPDATE-DELETE": "DELETE"}
 
 class JudgedChange(NamedTuple):
     """`values`: by column, None for what is null. `silent`: there are columns of which it does not speak, which are not
-    in `values`. `place`: a greater one is newer. `type`: as the table's metadata has it."""
+    in `values`. `place`: a greater one is newer. `type`: as the table's metadata has it. `transaction`, `row`: Oracle's
+    names of both. `event`: equal where one change was sent several times."""
 
     keys: tuple[str, ...]
     values: Mapping[str, Any]
@@ -30,10 +31,19 @@ class JudgedChange(NamedTuple):
     deleted: bool
     silent: bool
     type: str
+    transaction: str = ""
+    row: str = ""
+    event: tuple[Any, ...] = ()
 
     def is_of_type(self, type_in_row: str | None) -> bool:
         """A key change may be known as one (by the record's headers), or as a delete and an insert."""
         return _MOVED.get(type_in_row or "", type_in_row) == self.type
+
+    def gives_way(self, before: JudgedChange) -> bool:
+        """To the change that stands directly before it in the log of their key. Oracle checks keys at the end of a
+        statement: one row may take a key before another one leaves it, and in no other way do two rows have one key."""
+        two_rows = bool(self.row and before.row) and self.row != before.row
+        return two_rows and self.deleted and before.type == "INSERT" and self.transaction == before.transaction != ""
 
 
 def opened_json(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -85,7 +95,10 @@ class MessageRules:
         unknown = [] if deleted else [name for name, field_value in row.items() if self._is_unknown(field_value)]
         values = {name: _read(kinds.get(name), field_value) for name, field_value in row.items() if name not in unknown}
         place = self._place(source, op, offset)
-        return JudgedChange(tuple(named), values, place, identity, deleted, bool(unknown), _TYPES[op])
+        transaction = str(source.get("txId") or (body.get("transaction") or {}).get("id") or "")
+        row_id, event = str(source.get("row_id") or ""), place if self.by_offset else place[:-1]
+        at = transaction, row_id, event
+        return JudgedChange(tuple(named), values, place, identity, deleted, bool(unknown), _TYPES[op], *at)
 
     def _envelope(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A flattened row as the change that it was."""

@@ -57,6 +57,21 @@ class LoggedEvent(NamedTuple):
     change: str = ""
     transaction: str | None = None
     row: str | None = None
+    method: str = ""
+
+    def repeats(self, other: LoggedEvent) -> bool:
+        """Is it the other one, read once more?"""
+        same_row = self.row == other.row is not None and self.transaction == other.transaction is not None
+        return same_row and self.change == other.change
+
+    def gives_way(self, other: LoggedEvent) -> bool:
+        """Has it left a key that another row took? Of Debezium's changes any may be half of an update of a key."""
+        halves = [("UPDATE-INSERT", "UPDATE-DELETE")]
+        if self.method.startswith("debezium"):
+            halves += [("INSERT", "DELETE"), ("UPDATE-INSERT", "DELETE"), ("INSERT", "UPDATE-DELETE")]
+        two_rows = self.row is not None and other.row is not None and self.row != other.row
+        one_transaction = self.transaction == other.transaction is not None
+        return two_rows and one_transaction and (other.change, self.change) in halves
 
 
 class Version(NamedTuple):
@@ -96,20 +111,22 @@ def _filled(ordered: Sequence[LoggedEvent]) -> list[LoggedEvent]:
 
 
 def _in_order(events: Iterable[LoggedEvent]) -> list[LoggedEvent]:
-    """Oracle checks keys at the end of a statement: a row that leaves a key stands before another that took it."""
-    ordered = sorted(events, key=lambda event: event.place)
-    for event in [
-        candidate
-        for candidate in ordered
-        if candidate.change == "UPDATE-DELETE" and candidate.transaction and candidate.row
-    ]:
-        index = ordered.index(event)
-        for number, other in enumerate(ordered[:index]):
-            took_key = other.change == "UPDATE-INSERT" and other.transaction == event.transaction
-            if took_key and other.row and other.row != event.row:
-                ordered.insert(number, ordered.pop(index))
-                break
-    return ordered
+    """Oracle checks keys at the end of a statement: a row that leaves a key stands before another that took it in the
+    same statement, and so next to it in the log, where both may stand several times."""
+    runs: list[list[LoggedEvent]] = []
+    for event in sorted(events, key=lambda event: event.place):
+        if runs and event.repeats(runs[-1][0]):
+            runs[-1].append(event)
+        else:
+            runs.append([event])
+    number = 1
+    while number < len(runs):
+        took, left = runs[number - 1 : number + 1]
+        if left[0].gives_way(took[0]):
+            runs[number - 1 : number + 1] = left, took
+            number += 1
+        number += 1
+    return [event for run in runs for event in run]
 
 
 @dataclass(frozen=True)
@@ -137,6 +154,7 @@ class HistoryRules:
             about.get("change_type") or "",
             source.get("tx_id"),
             source.get("row_id"),
+            about.get("read_method") or "",
         )
 
     def _values(self, row: Mapping[str, Any]) -> dict[str, int]:

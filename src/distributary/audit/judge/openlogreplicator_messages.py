@@ -35,7 +35,8 @@ class OpenLogReplicatorRules(MessageRules):
         columns = [column["name"] for column in item.get("schema", {}).get("columns", ())]
         silent = item["op"] == "u" and not is_gone and not set(columns) <= row.keys()
         place = self._place(source, "c", offset)
-        return JudgedChange(self.own, row, place, f"{topic}-{partition}-{offset}", is_gone, silent, kind)
+        at = str(message.get("xid") or message.get("xidn") or ""), str(item.get("rid") or ""), place
+        return JudgedChange(self.own, row, place, f"{topic}-{partition}-{offset}", is_gone, silent, kind, *at)
 
 
 def _change_in(message: Mapping[str, Any], number: int | None) -> Any:

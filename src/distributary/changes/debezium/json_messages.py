@@ -33,7 +33,7 @@ from distributary.changes.debezium.token_rows import NULL, Fields, TokenRows, sc
 from distributary.changes.debezium.unlogged import stands_for_unchanged, txns
 from distributary.changes.file_events import EventParts
 from distributary.changes.metadata import Rows
-from distributary.changes.model import BadEvent, FileEvents, Reading
+from distributary.changes.model import DEBEZIUM, BadEvent, FileEvents, Reading
 from distributary.errors import Reason
 
 
@@ -201,7 +201,7 @@ class _Group:
 
     def _metadata(self, schema_key: str) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
         heads, count, table = self.heads, len(self.heads), self.rows.table
-        methods = [f"debezium{'-backfill' if head.backfill else ''}" for head in heads]
+        methods = [f"{DEBEZIUM}{'-backfill' if head.backfill else ''}" for head in heads]
         places = [[str(number) for number in (*head.place, head.offset)] for head in heads]
         top = {
             "uuid": pa.array([head.uuid for head in heads], pa.string()),

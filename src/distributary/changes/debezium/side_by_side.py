@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from distributary.changes.debezium.heads import CHANGES, SNAPSHOTS, Form, whole_number
 from distributary.changes.debezium.positions import place_of
-from distributary.changes.model import Kind, SourceTable
+from distributary.changes.model import DEBEZIUM, Kind, SourceTable
 from distributary.changes.sequence import file_number
 
 Bools = npt.NDArray[np.bool_]
@@ -188,7 +188,7 @@ def metadata(
         "source_timestamp": source_ms,
         "read_timestamp": pc.coalesce(_millis(headers.time_ms), origins.time_ms),
         "sort_keys": parts,
-        "read_method": pa.array(np.where(backfill, "debezium-backfill", "debezium"), pa.string()),
+        "read_method": pa.array(np.where(backfill, f"{DEBEZIUM}-backfill", DEBEZIUM), pa.string()),
         "object": origins.topic,
         "schema_key": pa.repeat(pa.scalar(schema_key), count),
     }

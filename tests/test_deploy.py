@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ast
 import configparser
+import os
+import re
+import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,23 @@ from distributary.metrics.endpoint import answers
 from distributary.metrics.meter import Meter
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
+
+
+def program(name: str, package: str) -> str:
+    """Where it is. Without it the test is skipped, or fails where REQUIRE_SERVICES=1."""
+    path = shutil.which(name)
+    if path is None and os.environ.get("REQUIRE_SERVICES"):
+        pytest.fail(f"no {name}; install it: apt-get install {package}")
+    if path is None:
+        pytest.skip(f"{name} is not installed ({package})")
+    return path
+
+
+def printed_by(*command: str, given: str = "") -> str:
+    """All that a program prints; fails where it does not end well."""
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 @cache
@@ -86,3 +107,16 @@ def test_the_dags_commands_and_exit_codes_are_those_of_the_command_line() -> Non
     assert sorted(accepted(arguments) for arguments in given) == ["run", "status"]
     (codes,) = (n for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.value, ast.Tuple))
     assert ast.literal_eval(codes.value) == (Exit.ATTENTION, Exit.BAD_INPUT)
+
+
+def test_prometheus_itself_reads_the_alert_rules() -> None:
+    promtool = program("promtool", "prometheus")
+    assert "SUCCESS" in printed_by(promtool, "check", "rules", str(DEPLOY / "prometheus-alerts.yaml"))
+
+
+def test_systemd_itself_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    analyze = program("systemd-analyze", "systemd")
+    unit = tmp_path / "distributary@.service"
+    # Where the service is to be installed is another machine's business.
+    unit.write_text(re.sub(r"(?m)^(Exec\w+=)\S+", r"\1/bin/true", (DEPLOY / "distributary.service").read_text()))
+    assert printed_by(analyze, "verify", str(unit)) == ""

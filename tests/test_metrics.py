@@ -30,6 +30,7 @@ from distributary.metrics.otlp import provider_of
 from distributary.running.bronze.ingest import STREAM as BRONZE
 from distributary.shares import Division
 from distributary.state.ledger import Entry, replay_stream
+from tests.test_deploy import printed_by, program
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 STREAM = "0f3c"
@@ -295,6 +296,8 @@ def test_every_metric_of_the_list_can_be_exposed(tmp_path: Path) -> None:
     assert said == BY_NAME.keys()
     text = exposition(meter)[1].decode()
     assert {metric.series for metric in METRICS} <= set(re.findall(r"^(distributary_\w+)\{", text, re.MULTILINE))
+    promtool = program("promtool", "prometheus")
+    assert printed_by(promtool, "check", "metrics", given=text) == "", "what Prometheus' own linter says"
 
 
 def test_a_port_that_is_taken_is_a_warning_and_the_run_goes_on(tmp_path: Path, caplog: Any) -> None:

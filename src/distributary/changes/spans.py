@@ -21,7 +21,7 @@ from distributary.changes.reduce import Places, Ranked
 from distributary.changes.sequence import Bools, Longs, Numbers
 
 NEVER = np.iinfo(np.int64).max
-"""In place of a time that is not has_names, or an end that has not come."""
+"""In place of a time that is not known, or an end that has not come."""
 
 
 @dataclass(frozen=True, slots=True)

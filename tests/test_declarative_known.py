@@ -193,7 +193,7 @@ def test_columns_and_routes_have_their_bounds(tmp_path: Path) -> None:
     assert reasons == {Reason.TOO_MANY_COLUMNS}
 
 
-def test_only_so_many_unknown_ids_are_asked_for_between_updates() -> None:
+def test_only_so_many_unknown_ids_are_asked_for_between_updates(tmp_path: Path) -> None:
     asked: list[int] = []
 
     class Counting:
@@ -201,5 +201,6 @@ def test_only_so_many_unknown_ids_are_asked_for_between_updates() -> None:
             asked.append(schema_id)
             raise SchemaNotFound(registry="this one", what=schema_id)
 
-    assert ids_there(Counting(), range(9, 0, -1), 3) == set()  # type: ignore[arg-type]
+    config = Rest(tmp_path).config
+    assert ids_there(config, Counting(), range(9, 0, -1), 3) == set()  # type: ignore[arg-type]
     assert asked == [1, 2, 3]

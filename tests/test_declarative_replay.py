@@ -100,4 +100,4 @@ def test_nothing_set_aside_is_no_trouble_and_an_unreadable_bronze_is_an_outage(t
 def test_an_id_is_there_when_the_registry_has_it(tmp_path: Path) -> None:
     rest = Rest(tmp_path)
     records = rest.send(1)
-    assert ids_there(rest.registry, {records[0].schema_id, 4711}, None) == {records[0].schema_id}
+    assert ids_there(rest.config, rest.registry, {records[0].schema_id, 4711}, None) == {records[0].schema_id}

@@ -8,11 +8,14 @@ from __future__ import annotations
 import shutil
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from distributary.declarative import runner
@@ -277,3 +280,36 @@ def test_a_table_that_cannot_be_read_stops_no_other_and_gets_its_rows_once_it_ca
     judged = judge_silver(world.config, verify(world.config), deep=True)
     assert judged.problems == ()
     assert [t.rows_compared for t in judged.tables] == [t.rows_written for t in judged.tables]
+
+
+def test_json_without_a_schema_and_its_records_keys_become_silver(tmp_path: Path, remote: str, kafka: Kafka) -> None:
+    topic = kafka.create_topic(f"inferred-{uuid.uuid4().hex[:8]}", 2)
+    source = {"type": "kafka", "bootstrap_servers": kafka.bootstrap_servers, "topic": topic, "key": "player"}
+    world = World(
+        tmp_path, remote, source=source, envelope={"format": "none", "route": "kind"},
+        payload={"format": "json", "framing": "none", "types": "inferred"}, declarative={"gold_as": "none"},
+    )  # fmt: skip
+    producer = Producer(kafka.client())
+    expected: list[dict[str, Any]] = []
+    rounds: list[tuple[str, dict[str, Any]]] = [
+        ('"score":1', {"score__bigint": 1}),
+        ('"at":{"zone":"x"},"score":"1"', {"at": "x", "score__string": "1"}),
+    ]
+    for number, (more, columns) in enumerate(rounds):
+        records: list[tuple[str, dict[str, Any]]] = [(more, columns), ('"n":null', {})]
+        for place, (text, row) in enumerate(records):
+            producer.produce(topic, b'{"kind":"go",%s}' % text.encode(), key=b"p%d" % number, partition=place)
+            expected.append({"kind__string": "go", **row, "player": f"p{number}"})
+        assert producer.flush(30) == 0
+        report = world.run()
+        assert report.ok and report.updates == 2, report
+    rows = [{name: value for name, value in row.items() if name != "_origin"} for row in world.silver("go")]
+    rows = [row | {"at": row["at"] and row["at"]["zone__string"]} for row in rows]
+    assert _counted(rows) == _counted(expected)
+    assert world.totals()["go"].rows_written == len(expected)
+    checked = judge_silver(world.config, verify(world.config), deep=True)
+    assert checked.ok, checked.problems
+
+
+def _counted(rows: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(str(sorted((name, value) for name, value in row.items() if value is not None)) for row in rows)

@@ -95,8 +95,6 @@ def _check_record_key(config: Pipeline) -> None:
         return
     if record_key.has_schema and config.registry is None:
         raise fault("registry", f"keys of format {record_key.format} need a registry: give url (a server) or path")
-    if config.is_declarative:
-        raise fault("source.key", "not allowed with layout declarative, which reads no keys; give layout fanout")
     if not tables.has_keys:
         return
     names = record_key.names

@@ -68,8 +68,6 @@ def _check_route(config: Pipeline) -> None:
         raise fault("envelope.route", "allowed with source.type kafka only, whose records have keys and headers")
     if route.header is not None and not source.with_headers:
         raise fault("source.headers", "the route is a header: headers must be read, so give source.headers: true")
-    if config.is_declarative and config.payload.is_inferred:
-        raise fault("payload.types", "with layout declarative a table's columns must be known: give payload.columns")
     if config.is_declarative and route.of_record:
         detail = "with layout declarative the envelope or the message says the route; other layouts take this too"
         raise fault("envelope.route", detail)

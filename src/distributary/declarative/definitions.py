@@ -48,6 +48,7 @@ from distributary.names import quoted
 from distributary.running.stream import source_stream
 from distributary.schemas.row_sql import check_sql
 from distributary.sink.sink_options import FORMAT
+from distributary.sources.bronze_rows import RECORD_KEY
 from distributary.tables.snapshot import Owner
 from distributary.tables.spark_engine import ddl
 
@@ -180,11 +181,12 @@ class _Definitions:
         for route in self.known_routes.routes:
             self._note(self.datasets.silver(route), "silver", route)
         name = self._note(self.config.declarative.silver_flow, "flow")
+        has_keys = self.config.source.record_key is not None
         dp.create_sink(name, FORMAT, sink_options(self.config, self.known_routes, self.careful))
 
         @dp.append_flow(target=name, name=name)
         def silver() -> DataFrame:
-            return good_rows(spark.readStream.table(source))
+            return good_rows(spark.readStream.table(source), has_keys=has_keys)
 
     def _gold(self, *, only_there: bool) -> None:
         routes = {name: r for name, r in self.known_routes.routes.items() if r.before is not None or not only_there}
@@ -249,6 +251,8 @@ def _grown(old: Any, new: Any, path: str) -> Iterator[tuple[str, Any]]:
 def bronze_rows(rows: DataFrame, config: Pipeline, known_routes: KnownRoutes, careful: bool = False) -> DataFrame:
     """Source rows -> bronze rows: a verdict each, and where it came from."""
     names = list(config.envelope.columns) if config.envelope.format == "columns" else ["value"]
+    has_keys = config.source.record_key is not None
+    names += ["key"] if has_keys else []
     task = partial(judge_in_task, known_routes=known_routes, careful=careful)
     verdict = _arrow(task, VERDICT_DDL)(*(F.col(quoted(n)) for n in names)).alias("verdict")
     source_columns = rows.columns
@@ -256,7 +260,11 @@ def bronze_rows(rows: DataFrame, config: Pipeline, known_routes: KnownRoutes, ca
         (F.col(quoted(n)) if n in source_columns else F.lit(None)).cast(kind).alias(n) for n, kind in ORIGIN_DDL.items()
     ]
     headers = [F.col("headers")] if "headers" in source_columns else []
-    columns = [F.col(f"verdict.{f.name}").cast(ddl(f.type)).alias(f.name) for f in VERDICT_SCHEMA]
+    columns = [
+        F.col(f"verdict.{f.name}").cast(ddl(f.type)).alias(f.name)
+        for f in VERDICT_SCHEMA
+        if has_keys or f.name != RECORD_KEY
+    ]
     origin_columns = [*(F.col(n) for n in ORIGIN_DDL), *headers]
     return rows.select(verdict, *origin, *headers).select(
         *columns,
@@ -267,12 +275,14 @@ def bronze_rows(rows: DataFrame, config: Pipeline, known_routes: KnownRoutes, ca
 
 
 def silver_rows(bronze: DataFrame, route: Route, task: Callable[..., pa.Array], origin: bool) -> DataFrame:
-    """Good bronze rows of one route -> its silver rows. `task`: (schema id, message, payload) -> columns of `route`."""
+    """Good bronze rows of one route -> its silver rows. `task`: (schema id, message, payload and, where it makes
+    columns, the record's key) -> columns of `route`."""
     decode = _arrow(task, from_arrow_schema(route.columns))
     fields = [F.col(f"row.{quoted(f.name)}").cast(ddl(f.type)).alias(f.name) for f in route.columns]
     origin_struct = F.struct(*(F.col(n) for n in (*ORIGIN_DDL, "schema_id", "envelope_schema_id"))).alias(ORIGIN)
     good = bronze.where((F.col("route") == F.lit(route.route)) & F.col("reason").isNull())
-    rows = good.select(decode(F.col("schema_id"), F.col("message"), F.col("payload")).alias("row"), origin_struct)
+    names = ["schema_id", "message", "payload", *([RECORD_KEY] if route.record_key is not None else [])]
+    rows = good.select(decode(*(F.col(name) for name in names)).alias("row"), origin_struct)
     return rows.select(*fields, *([F.col(ORIGIN)] if origin else []))
 
 

@@ -8,7 +8,7 @@ schemas are known by then.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,13 +19,18 @@ import pyarrow.compute as pc
 from distributary.declarative.known_routes import KnownRoutes, Route
 from distributary.engine.messages.chunks import Cut, WriterSchema, one_array
 from distributary.engine.messages.demux import split_payloads, split_values
+from distributary.engine.messages.record_keys import as_objects
 from distributary.engine.messages.task_spec import killing
 from distributary.errors import DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.errors.border import by_halves
 from distributary.schemas.formats import FORMATS
+from distributary.schemas.json.inferred import columns_of, own_shapes
 from distributary.tables.conform import conform
 from distributary.tables.quarantine import ORIGIN_FIELDS
 
+WITHOUT_SCHEMA = ("json_bare", "bytes", "text")
+NAMED_COLUMNS = 5
+"""Columns of a record that a detail names."""
 VERDICT_SCHEMA = pa.schema(
     [
         ("route", pa.string()),
@@ -38,33 +43,37 @@ VERDICT_SCHEMA = pa.schema(
         ("level", pa.string()),
         ("id", pa.string()),
         ("warnings", pa.list_(pa.string())),
+        ("record_key", pa.binary()),
     ]
 )
 """What is found out about a record. Good: `reason` is null, `payload` is the message's body. Set aside: `payload` is
 the `level` (whole envelope, or payload with its header) as it came, and `id` names the row. A tombstone has neither.
-`warnings`: expectations that a good row breaks."""
+`warnings`: expectations that a good row breaks. `record_key`: the record's key, where the pipeline file makes columns
+of it; one with a schema as a text of JSON, so that silver needs no schemas of keys."""
 VERDICT_DDL = (
     "route string, schema_id int, message string, payload binary, envelope_schema_id int, reason string, "
-    "detail string, level string, id string, warnings array<string>"
+    "detail string, level string, id string, warnings array<string>, record_key binary"
 )
 
 
-def judge_values(values: pa.Array, known_routes: KnownRoutes) -> pa.StructArray:
-    """Framed or bare envelopes -> a verdict each (`VERDICT_SCHEMA`), in the same order."""
-    verdicts = Verdicts(known_routes)
+def judge_values(values: pa.Array, known_routes: KnownRoutes, keys: pa.Array | None = None) -> pa.StructArray:
+    """Framed or bare envelopes -> a verdict each (`VERDICT_SCHEMA`), in the same order. `keys`: of the same records."""
+    verdicts = Verdicts(known_routes, keys)
     verdicts.take_values(values)
     if verdicts.missing:
         text = "the envelope's schema id {} was not known when the update began"
         refused = {i: (Reason.UNKNOWN_SCHEMA_ID, text.format(i)) for i in verdicts.missing}
         reader = replace(known_routes.reader, refused={**known_routes.reader.refused, **refused})
-        verdicts = Verdicts(replace(known_routes, reader=reader))
+        verdicts = Verdicts(replace(known_routes, reader=reader), keys)
         verdicts.take_values(values)
     return verdicts.verdicts(len(values))
 
 
-def judge_columns(route: pa.Array, schema_id: pa.Array, payload: pa.Array, known_routes: KnownRoutes) -> pa.StructArray:
+def judge_columns(
+    route: pa.Array, schema_id: pa.Array, payload: pa.Array, known_routes: KnownRoutes, keys: pa.Array | None = None
+) -> pa.StructArray:
     """As `judge_values`, where the source has the envelope's columns."""
-    verdicts = Verdicts(known_routes)
+    verdicts = Verdicts(known_routes, keys)
     verdicts.take_columns(route, schema_id, payload)
     return verdicts.verdicts(len(route))
 
@@ -78,9 +87,14 @@ def _places(rows: int) -> pa.Table:
 class Verdicts(Cut):
     """Takes what the splitters find, as verdicts instead of chunks."""
 
-    def __init__(self, known_routes: KnownRoutes) -> None:
+    def __init__(self, known_routes: KnownRoutes, keys: pa.Array | None = None) -> None:
         super().__init__(0, 0)
         self.known_routes = known_routes
+        self.keys = keys
+        reader = known_routes.reader
+        if keys is not None and reader.record_key is not None:
+            # One whose schema is not known stays as it is, and is no key that can be read.
+            self.keys = as_objects(keys.cast(pa.binary()), reader.record_key, reader.schemas, {}, lambda _: None)
         self.missing: set[int] = set()
         self._parts: list[pa.Table] = []
         self._at: list[np.ndarray] = []
@@ -122,16 +136,36 @@ class Verdicts(Cut):
             if len(groups) > 1:
                 same = [pc.equal(records.column(k), group[k]) for k in keys]
                 of_group = records.filter(pc.and_(pc.and_(same[0], same[1]), same[2]))
-            self.judge(group["route"], (group["schema_id"], group["message"]), of_group)
+            name = group["route"]
+            for writer, some in self._of_writers(name, (group["schema_id"], group["message"]), of_group):
+                self.judge(name, writer, some)
+
+    def _of_writers(
+        self, name: str, writer: WriterSchema, records: pa.Table
+    ) -> Iterator[tuple[WriterSchema, pa.Table]]:
+        """The records of one writer. Where a shape that they share is not known, each by the shape of its own: one
+        record's new column sets no other record aside."""
+        route, declared = self.known_routes.routes.get(name), self.known_routes.reader.infers
+        if declared is None or route is None or route.reader_of(writer) is not None:
+            yield writer, records
+            return
+        shapes = pa.array(own_shapes(one_array(records.column("payload")), declared), pa.string())
+        for shape in shapes.unique().to_pylist():
+            yield (writer[0], shape), records.filter(pc.equal(shapes, shape))
 
     def judge(self, name: str, writer: WriterSchema, records: pa.Table) -> None:
         """The records of one writer of one route."""
         route = self.known_routes.routes.get(name)
-        if route is None or writer not in route.slots:
-            self._refuse(records, *(self.known_routes.why_without(name) or why_not(route, name, writer)))
+        known_writer = None if route is None else route.reader_of(writer)
+        if route is None or known_writer is None:
+            format = self.known_routes.reader.payload_format
+            records = _written_by(writer, records)
+            self._refuse(records, *(self.known_routes.why_without(name) or why_not(route, name, writer, format)))
             return
         records = self._without_killers(records)
-        verdict = try_records(route, writer, one_array(records.column("payload")))
+        records = _written_by(known_writer, records)
+        keys = None if self.keys is None else self.keys.take(one_array(records.column("at")))
+        verdict = try_records(route, known_writer, one_array(records.column("payload")), keys)
         faults = verdict.faults
         if verdict.warned:
             warnings = [verdict.warned.get(n) for n in range(records.num_rows)]
@@ -198,14 +232,27 @@ class Verdicts(Cut):
             places = np.concatenate(self._at)
             order[places] = np.arange(len(places))
         picked = table.take(pa.array(order, mask=order < 0))
+        if self.keys is not None:
+            picked = picked.set_column(picked.schema.get_field_index("record_key"), "record_key", self.keys)
         return pa.StructArray.from_arrays([one_array(c) for c in picked.columns], fields=list(VERDICT_SCHEMA))
 
 
-def why_not(route: Route | None, name: str, writer: WriterSchema) -> tuple[Reason, str]:
-    """Why the records of this writer are set aside."""
+def _written_by(writer: WriterSchema, records: pa.Table) -> pa.Table:
+    place = records.schema.get_field_index("message")
+    return records.set_column(place, "message", pa.repeat(writer[1], records.num_rows))
+
+
+def why_not(route: Route | None, name: str, writer: WriterSchema, format: str) -> tuple[Reason, str]:
+    """Why the records of this writer are set aside. `format`: of payloads."""
     schema_id, message = writer
     if route is not None and schema_id in route.broken:
         return Reason.BROKEN_SCHEMA, route.broken[schema_id]
+    if format in WITHOUT_SCHEMA:
+        known_columns = {column for _, shape in (() if route is None else route.slots) for column in columns_of(shape)}
+        new = [column for column in columns_of(message) if column not in known_columns]
+        more = f" and {len(new) - NAMED_COLUMNS:,} more" if len(new) > NAMED_COLUMNS else ""
+        what = f"the route {name!r}" if route is None else f"{', '.join(new[:NAMED_COLUMNS])}{more} of {name!r}"
+        return Reason.UNKNOWN_SCHEMA_ID, f"{what} was not known when the update began; the next one takes it in"
     path = "" if message == "0" else f", message {message},"
     return Reason.UNKNOWN_SCHEMA_ID, f"schema id {schema_id}{path} was not known of {name!r} when the update began"
 
@@ -219,14 +266,15 @@ class Verdict:
     warned: Mapping[int, tuple[str, ...]]
 
 
-def try_records(route: Route, writer: WriterSchema, payloads: pa.Array) -> Verdict:
+def try_records(route: Route, writer: WriterSchema, payloads: pa.Array, keys: pa.Array | None = None) -> Verdict:
     """Do all that silver will do with these records, and say what came of it. Whatever one does to its decoder, only it
-    is set aside. Raises what is wrong with the configuration."""
+    is set aside. `keys`: of the same records. Raises what is wrong with the configuration."""
     wrong: list[DistributaryError] = []
 
     def work(begin: int, end: int) -> Verdict:
         try:
-            return _tried(route, writer, payloads.slice(begin, end - begin), begin)
+            some = slice(begin, end)
+            return _tried(route, writer, payloads[some], begin, None if keys is None else keys[some])
         except SchemaBroken:
             raise
         except DistributaryError as e:
@@ -246,12 +294,18 @@ def try_records(route: Route, writer: WriterSchema, payloads: pa.Array) -> Verdi
     return Verdict(faults, warned)
 
 
-def _tried(route: Route, writer: WriterSchema, payloads: pa.Array, first: int) -> Verdict:
+def _tried(route: Route, writer: WriterSchema, payloads: pa.Array, first: int, keys: pa.Array | None) -> Verdict:
     """`first`: the position of the first of these records."""
     split = route.decoder(writer).decode(payloads)
     faults = {first + r.position: (r.reason, r.detail) for r in split.rejected}
-    places = first + (np.arange(split.rows.num_rows) if split.positions is None else np.asarray(split.positions))
-    checked = route.sql.apply(split.rows)
+    decoded = np.arange(split.rows.num_rows) if split.positions is None else np.asarray(split.positions)
+    rows, bad = route.with_keys(split.rows, None if keys is None else keys.take(pa.array(decoded)))
+    if bad:
+        faults |= {first + int(decoded[at]): (Reason.CORRUPT_KEY, why) for at, why in bad.items()}
+        keep = np.setdiff1d(np.arange(len(decoded)), list(bad))
+        rows, decoded = rows.take(pa.array(keep)), decoded[keep]
+    places = first + decoded
+    checked = route.sql.apply(rows)
     fitted = conform(checked.rows, route.slots[writer], route.columns)
     for row, (reason, column) in fitted.rejected.items():
         faults[int(places[row])] = reason, f"column {column!r}"
@@ -261,8 +315,10 @@ def _tried(route: Route, writer: WriterSchema, payloads: pa.Array, first: int) -
     return Verdict(faults, {position: names for position, names in warned.items() if position not in faults})
 
 
-def decode_rows(schema_id: pa.Array, message: pa.Array, payload: pa.Array, route: Route) -> pa.StructArray:
-    """Good records of one route -> its silver columns, in the same order.
+def decode_rows(
+    schema_id: pa.Array, message: pa.Array, payload: pa.Array, route: Route, keys: pa.Array | None = None
+) -> pa.StructArray:
+    """Good records of one route -> its silver columns, in the same order. `keys`: of these records, as bronze has them.
 
     Raises ExpectationBroken where an expectation says fail, and ValueError where a record does not decode that bronze
     has called good: this table stops, nothing is lost.
@@ -273,22 +329,26 @@ def decode_rows(schema_id: pa.Array, message: pa.Array, payload: pa.Array, route
     places_of: list[np.ndarray] = []
     for pair in writers:
         writer = (pair["id"], pair["message"])
-        if writer not in route.slots:
-            raise ValueError(f"{route.route}: {why_not(route, route.route, writer)[1]}; start the update again")
+        known_writer = route.reader_of(writer)
+        if known_writer is None:
+            raise ValueError(
+                f"{route.route}: {why_not(route, route.route, writer, route.payload_format)[1]}; start the update again"
+            )
         mask = np.asarray(pc.and_(pc.equal(schema_id, writer[0]), pc.equal(message, writer[1])))
         places = np.flatnonzero(mask)
         body = payload if len(places) == rows else payload.take(pa.array(places))
-        split = route.decoder(writer).decode(body.cast(pa.binary()))
+        split = route.decoder(known_writer).decode(body.cast(pa.binary()))
+        decoded = places if split.positions is None else places[np.asarray(split.positions)]
+        with_keys, bad = route.with_keys(split.rows, None if keys is None else keys.take(pa.array(decoded)))
         # Which rows are dropped, bronze has decided, and for good.
-        checked = route.sql.apply(split.rows)
+        checked = route.sql.apply(with_keys)
         for name, count in checked.failures.items():
             raise ExpectationBroken(route=route.route, name=name, rows=count)
-        fitted = conform(checked.rows, route.slots[writer], route.columns)
-        if split.rejected or fitted.rejected:
-            first = split.rejected[0].detail if split.rejected else next(iter(fitted.rejected.values()))
+        fitted = conform(checked.rows, route.slots[known_writer], route.columns)
+        if wrong := [*(record.detail for record in split.rejected), *bad.values(), *fitted.rejected.values()]:
             raise ValueError(
                 f"{route.route}: a record of schema id {writer[0]} that bronze has called good does not fit its table "
-                f"({first}). If tables.evolution was changed, change it back, or refresh bronze in full"
+                f"({wrong[0]}). If tables.evolution was changed, change it back, or refresh bronze in full"
             )
         tables.append(pa.table(fitted.columns, schema=route.columns))
         places_of.append(places)

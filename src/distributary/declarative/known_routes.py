@@ -16,10 +16,12 @@ from functools import partial
 import pyarrow as pa
 
 from distributary.config import DeclarativeFolder, Pipeline
+from distributary.config.sources import RecordKey
 from distributary.declarative.datasets import Datasets, state_folder
 from distributary.engine.messages.chunks import WriterSchema
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader, reading
+from distributary.engine.messages.record_keys import beside, key_fields, read_keys
 from distributary.engine.messages.task_spec import ORIGIN, payload_columns
 from distributary.engine.schemas import LOOKUPS, Schemas
 from distributary.errors import (
@@ -33,6 +35,7 @@ from distributary.errors import (
 from distributary.errors.border import contained
 from distributary.schemas.decoding import BadIndex, Decoder
 from distributary.schemas.formats import decoder_for
+from distributary.schemas.json.inferred import covers, united
 from distributary.schemas.registry.compile import CompiledSchema
 from distributary.schemas.row_sql import RowSql
 from distributary.tables.engines import policy_of
@@ -66,6 +69,23 @@ class Route:
     raw_nested_indexes: bool = False
     null_out_of_range: bool = False
     sql: RowSql = field(default_factory=RowSql)
+    record_key: RecordKey | None = None
+
+    def reader_of(self, writer: WriterSchema) -> WriterSchema | None:
+        """By whose columns the records of `writer` are read: its own, or of JSON without a schema those of a shape that
+        covers them. None: its columns are not known."""
+        if writer in self.slots or self.payload_format != "json_bare":
+            return writer if writer in self.slots else None
+        return next((other for other in sorted(self.slots) if covers(other[1], writer[1])), None)
+
+    def with_keys(self, rows: pa.RecordBatch, keys: pa.Array | None) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Rows with the columns that their records' keys are; and why some cannot be read, by place."""
+        fields = _key_fields(rows.schema, self.record_key)
+        if self.record_key is None or keys is None or not len(fields):
+            return rows, {}
+        read, bad = read_keys(keys.cast(pa.binary()), self.record_key, is_keyed=False)
+        columns = [*rows.columns, *(read.column(f.name) for f in fields)]
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*rows.schema, *fields])), bad
 
     def decoder(self, writer: WriterSchema) -> Decoder:
         return decoder_for(
@@ -75,6 +95,11 @@ class Route:
             raw_nested_indexes=self.raw_nested_indexes,
             null_out_of_range=self.null_out_of_range,
         )
+
+
+def _key_fields(columns: pa.Schema, record_key: RecordKey | None) -> pa.Schema:
+    """The columns that records' keys are, beside those of the messages."""
+    return beside(columns, key_fields(record_key, is_keyed=False))
 
 
 @dataclass(frozen=True)
@@ -128,6 +153,7 @@ class _Discovery:
         found_envelopes = self._envelope_subjects(subjects, reader)
         if reader.opens and reader.framed:
             reader = replace(reader, schemas=self._all_versions(found_envelopes))
+        reader = replace(reader, schemas={**reader.schemas, **self._other_schemas(subjects, reader)})
         writers = {r: set(ids) for r, ids in read_writers(self.config, self.store).items()}
         for route, route_writers in more_writers.items():
             writers.setdefault(route, set()).update(route_writers)
@@ -174,6 +200,22 @@ class _Discovery:
             are_envelopes = pool.map(partial(self._is_envelope, reader=reader), all_subjects)
             return {s for s, is_one in zip(all_subjects, are_envelopes, strict=True) if is_one}
 
+    def _key_subjects(self, subjects: Iterable[str]) -> set[str]:
+        """Subjects of the records' keys, where these have schemas: by the topics' names."""
+        source = self.config.source
+        if source.record_key is None or not source.record_key.has_schema:
+            return set()
+        if source.topics:
+            return {f"{topic}-key" for topic in source.topics} & set(subjects)
+        return {subject for subject in subjects if subject.endswith("-key")}
+
+    def _other_schemas(self, subjects: Iterable[str], reader: EnvelopeReader) -> dict[int, CompiledSchema]:
+        """What else is opened: keys, and messages without a schema that say their route."""
+        plain = (
+            {} if reader.by_message is None else self.schemas.resolve(() if self.config.payload.has_schema else (0,))[0]
+        )
+        return plain | self._all_versions(self._key_subjects(subjects))
+
     def _is_envelope(self, subject: str, reader: EnvelopeReader) -> bool:
         try:
             newest = self.registry.latest(subject).schema
@@ -219,11 +261,14 @@ class _Discovery:
             schema = table.schema
             before = pa.schema([f for f in schema if f.name != ORIGIN]) if schema.names else None
         all_writers |= {(i, self.message) for i in (self._ids(subject) if subject is not None else ())}
+        if self.config.payload.is_inferred and all_writers:
+            all_writers = {(0, shape) for shape in united(message for _, message in all_writers)}
         compiled, refused = self.schemas.resolve({i for i, _ in all_writers}, every=True)
         broken = {i: detail for i, (_, detail) in refused.items()}
         incoming: dict[WriterSchema, pa.Schema] = {}
         sql = RowSql.of(self.config.tables, route)
         form, raw = self.config.payload.encoding, self.config.payload.raw_nested_indexes
+        record_key = self.config.source.record_key
         for schema_id, message in sorted(all_writers - {(i, m) for i, m in all_writers if i in broken}):
             try:
                 decoder = decoder_for(compiled[schema_id], message, format=form, raw_nested_indexes=raw)
@@ -231,7 +276,8 @@ class _Discovery:
                 why = contained(e)
                 broken[schema_id] = str(e) if isinstance(e, (BadIndex, SchemaBroken)) else why
                 continue
-            incoming[schema_id, message] = payload_columns(sql.columns(decoder.columns))
+            columns = pa.schema([*decoder.columns, *_key_fields(decoder.columns, record_key)])
+            incoming[schema_id, message] = payload_columns(sql.columns(columns))
         if not incoming:
             return None
         # Spark adds columns to a streaming table by itself, but never changes a column's type.
@@ -244,7 +290,7 @@ class _Discovery:
             filled = {slot.target for ways in slots.values() for slot in ways}
             columns = pa.schema([f for f in columns if f.name in filled])
         null = self.config.payload.out_of_range == "null"
-        return Route(route, columns, slots, compiled, broken, before, form, raw, null, sql)
+        return Route(route, columns, slots, compiled, broken, before, form, raw, null, sql, record_key)
 
     def _check_bronze(self) -> None:
         """Raises TableCollision where bronze is another pipeline's."""
@@ -261,13 +307,17 @@ class _Discovery:
 
 
 def write_down(writers: Iterable[WriterSchema]) -> str:
-    """Writers as a table property: `5 7 9:0.1`."""
-    return " ".join(str(i) if message == "0" else f"{i}:{message}" for i, message in sorted(writers))
+    """Writers as a table property: `5 7 9:0.1`. In a shape no name has a blank (`schemas.json.inferred`)."""
+    return " ".join(str(i) if message == "0" else f"{i}:{message.replace(' ', '')}" for i, message in sorted(writers))
 
 
 def parse_writers(text: str) -> set[WriterSchema]:
     pairs = (word.partition(":") for word in text.split())
-    return {(int(schema_id), message or "0") for schema_id, _, message in pairs}
+    return {(int(schema_id), _message(text)) for schema_id, _, text in pairs}
+
+
+def _message(text: str) -> str:
+    return json.dumps(json.loads(text)) if text.startswith("[") else text or "0"
 
 
 def read_writers(config: Pipeline, store: Store) -> dict[str, set[WriterSchema]]:
@@ -282,5 +332,7 @@ def add_writers(config: Pipeline, store: Store, more_writers: Writers) -> None:
     all_writers = read_writers(config, store)
     for route, writers in more_writers.items():
         all_writers.setdefault(route, set()).update(writers)
+        if config.payload.is_inferred:  # not one more with each new column
+            all_writers[route] = {(0, shape) for shape in united(message for _, message in all_writers[route])}
     body = json.dumps({route: sorted(pairs) for route, pairs in sorted(all_writers.items())}, ensure_ascii=False)
     store.put_whole(state_folder(config), DeclarativeFolder.writers.name, body.encode())

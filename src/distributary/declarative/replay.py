@@ -26,6 +26,7 @@ from distributary.engine.schemas import Schemas, schemas_of
 from distributary.errors import Reason, SchemaNotFound
 from distributary.schemas.formats import FORMATS
 from distributary.schemas.registry import Registry
+from distributary.sources.bronze_rows import RECORD_KEY
 from distributary.tables.faults import writing
 from distributary.tables.store import Store
 
@@ -61,7 +62,7 @@ def replay(
         if pc.any(good).as_py():
             taken_back = verdicts.filter(good)
             add_writers(config, store, _used(taken_back, more_writers))
-            bronze.replay(_copies(rows.filter(good), taken_back))
+            bronze.replay(_copies(rows.filter(good), taken_back, has_keys=config.source.record_key is not None))
         return report
 
 
@@ -78,7 +79,7 @@ def _judge_again(
             verdicts = _judge(rows, discover(config, schemas, more_writers), apart)
             missing = _missing(verdicts) - asked_pairs
             asked_pairs |= missing
-            registered_ids = ids_there(registry, {writer[0] for _, writer in missing}, most_ids)
+            registered_ids = ids_there(config, registry, {writer[0] for _, writer in missing}, most_ids)
             registered = [(name, writer) for name, writer in missing if writer[0] in registered_ids]
             if not registered:
                 break
@@ -95,19 +96,26 @@ def _judge(rows: pa.Table, known_routes: KnownRoutes, apart: Apart) -> pa.Table:
         if not len(row_places):
             continue
         rows_of_kind = rows.take(pa.array(row_places))
-        values = one_array(rows_of_kind.column("payload"))
+        values, keys = one_array(rows_of_kind.column("payload")), _keys(rows_of_kind, known_routes)
         if is_payload[row_places[0]]:
             names, ids = one_array(rows_of_kind.column("route")), one_array(rows_of_kind.column("envelope_schema_id"))
-            judged = judge_columns(
-                names, ids, values, without_killers(names, ids, values, known_routes=known_routes, apart=apart)
-            )
+            sound = without_killers(names, ids, values, known_routes=known_routes, apart=apart)
+            judged = judge_columns(names, ids, values, sound, keys)
         else:
-            judged = judge_values(values, without_killers(values, known_routes=known_routes, apart=apart))
+            judged = judge_values(values, without_killers(values, known_routes=known_routes, apart=apart), keys)
         tables.append(pa.Table.from_struct_array(judged))
         places.append(row_places)
     order = np.empty(rows.num_rows, np.int64)
     order[np.concatenate(places)] = np.arange(rows.num_rows)
     return pa.concat_tables(tables).take(pa.array(order))
+
+
+def _keys(rows: pa.Table, known_routes: KnownRoutes) -> pa.Array | None:
+    """The records' keys, where they are columns; null for what came before they were."""
+    if known_routes.reader.record_key is None:
+        return None
+    is_there = RECORD_KEY in rows.column_names
+    return one_array(rows.column(RECORD_KEY)) if is_there else pa.nulls(rows.num_rows, pa.binary())
 
 
 def _missing(verdicts: pa.Table) -> set[tuple[str, WriterSchema]]:
@@ -117,10 +125,12 @@ def _missing(verdicts: pa.Table) -> set[tuple[str, WriterSchema]]:
     return {(g["route"], (g["schema_id"], g["message"])) for g in groups if g["route"] and g["message"] is not None}
 
 
-def ids_there(registry: Registry, ids: Iterable[int], most: int | None) -> set[int]:
+def ids_there(config: Pipeline, registry: Registry, ids: Iterable[int], most: int | None) -> set[int]:
     """Those of `ids` that the registry has; only the `most` lowest ones are asked for, since registries count up and
-    made-up ids are most likely beyond what they have. Raises RegistryDown, RegistryDenied."""
-    return {schema_id for schema_id in sorted(ids)[:most] if _is_there(registry, schema_id)}
+    made-up ids are most likely beyond what they have. Where payloads have no schema, their id is 0, and it is there.
+    Raises RegistryDown, RegistryDenied."""
+    plain = set() if config.payload.has_schema else {0} & set(ids)
+    return plain | {schema_id for schema_id in sorted(set(ids) - plain)[:most] if _is_there(registry, schema_id)}
 
 
 def _is_there(registry: Registry, schema_id: int) -> bool:
@@ -137,12 +147,13 @@ def _used(taken_back: pa.Table, more_writers: Writers) -> Writers:
     used: dict[str, set[WriterSchema]] = {}
     for group in taken_back.select(keys).group_by(keys).aggregate([]).to_pylist():
         writer = (group["schema_id"], group["message"])
-        if writer in more_writers.get(group["route"], ()):
+        # A shape that covers several that were found is none of them.
+        if writer in more_writers.get(group["route"], ()) or writer[0] == 0:
             used.setdefault(group["route"], set()).add(writer)
     return used
 
 
-def _copies(rows: pa.Table, verdicts: pa.Table) -> pa.Table:
+def _copies(rows: pa.Table, verdicts: pa.Table, *, has_keys: bool) -> pa.Table:
     """Bronze rows for verdicts that are good now; where they came from is as it was."""
     count = rows.num_rows
     origins = zip(rows.column("route").to_pylist(), rows.column("reason").to_pylist(), strict=True)
@@ -152,6 +163,7 @@ def _copies(rows: pa.Table, verdicts: pa.Table) -> pa.Table:
             for n in ("route", "schema_id", "message", "payload", "envelope_schema_id", "warnings")
         },
         "detail": pa.array([replayed_from(route, reason) for route, reason in origins]),
+        **({RECORD_KEY: verdicts.column(RECORD_KEY)} if has_keys else {}),
         "replay_of": rows.column("id"),
         "bronze_at": pa.repeat(pa.scalar(datetime.now(UTC), pa.timestamp("us", tz="UTC")), count),
         **{n: pa.nulls(count, pa.string()) for n in ("reason", "level", "id")},

@@ -289,7 +289,7 @@ class Runner:
         most = 1 if registry is None else registry.max_unknown_ids
         registered_ids = {
             ENVELOPE,
-            *ids_there(self.registry, {schema_id for _, schema_id in unknown} - {ENVELOPE}, most),
+            *ids_there(self.config, self.registry, {schema_id for _, schema_id in unknown} - {ENVELOPE}, most),
         }
         registered = {pair for pair in unknown if pair[1] in registered_ids}
         waiting = self.books.waiting() - self._waited

@@ -38,6 +38,7 @@ from distributary.sink.by_routes import HELD_BYTES, split
 from distributary.sink.data_source import packed
 from distributary.sink.sink_options import ROWS_OPTION, SinkOptions
 from distributary.sink.written import RouteFiles, WrittenFiles, removed_on_failure
+from distributary.sources.bronze_rows import RECORD_KEY
 from distributary.state.ledger import Ledger, totals
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.snapshot import Txn
@@ -83,7 +84,8 @@ class SilverRows:
         if route is None:
             raise ValueError(f"{name}: bronze has called records good whose table this update cannot write")
         ids, message, payload = (one_array(rows.column(n)) for n in ("schema_id", "message", "payload"))
-        decoded = decode_in_task(ids, message, payload, route, self.read_sec, self.careful)
+        keys = one_array(rows.column(RECORD_KEY)) if RECORD_KEY in rows.column_names else None
+        decoded = decode_in_task(ids, message, payload, keys, route=route, read_sec=self.read_sec, careful=self.careful)
         table = pa.Table.from_struct_array(decoded)
         if self.origin:
             fields = list(ORIGIN_FIELD.type)
@@ -106,10 +108,11 @@ def _options(config: Pipeline) -> SinkOptions:
     return SinkOptions("route", config.pipeline, tables, config.state_root, parks=False)
 
 
-def good_rows(bronze: DataFrame) -> DataFrame:
-    """What the flow takes of bronze: no repartition, for a file of bronze holds one route."""
+def good_rows(bronze: DataFrame, *, has_keys: bool) -> DataFrame:
+    """What the flow takes of bronze: no repartition, for a file of bronze holds one route. `has_keys`: the records'
+    keys are columns."""
     good = bronze.where(F.col("route").isNotNull() & F.col("reason").isNull())
-    return good.select(*TAKEN)
+    return good.select(*TAKEN, *([RECORD_KEY] if has_keys else []))
 
 
 # -- the tables --------------------------------------------------------------------------------------------

@@ -24,23 +24,35 @@ from distributary.engine.messages.task_spec import fingerprint
 
 
 def judge_in_task(*columns: pa.Array, known_routes: KnownRoutes, careful: bool) -> pa.StructArray:
-    """Envelopes, or the three columns of one -> a verdict each (`judge`). What never ends dies. Raises OSError."""
+    """Envelopes, or the three columns of one -> a verdict each (`judge`). What never ends dies. Raises OSError.
+
+    The last column is the records' keys, where these are columns."""
+    keys = None
+    if known_routes.reader.record_key is not None:
+        *columns, keys = columns  # type: ignore[assignment]
     if careful:
         known_routes = without_killers(*columns, known_routes=known_routes, apart=_apart(known_routes.reader.read_sec))
     judge: Callable[..., pa.StructArray] = judge_values if len(columns) == 1 else judge_columns
     with limited(known_routes.reader.read_sec):
-        return judge(*columns, known_routes)
+        return judge(*columns, known_routes, keys)
 
 
 def decode_in_task(
-    schema_id: pa.Array, message: pa.Array, payload: pa.Array, route: Route, read_sec: float, careful: bool
+    schema_id: pa.Array,
+    message: pa.Array,
+    payload: pa.Array,
+    keys: pa.Array | None = None,
+    *,
+    route: Route,
+    read_sec: float,
+    careful: bool,
 ) -> pa.StructArray:
     """`decode_rows`, in a task. `careful`: raises ValueError too where a record ends its reader that bronze, by another
     version of the software, has called good."""
     if careful:
         _refuse_killers(schema_id, message, payload, route, _apart(read_sec))
     with limited(read_sec):
-        return decode_rows(schema_id, message, payload, route)
+        return decode_rows(schema_id, message, payload, route, keys)
 
 
 def without_killers(*columns: pa.Array, known_routes: KnownRoutes, apart: Apart) -> KnownRoutes:
@@ -65,9 +77,10 @@ class _Trials(Verdicts):
 
     def judge(self, name: str, writer: WriterSchema, records: pa.Table) -> None:
         route = self.known_routes.routes.get(name)
-        if route is not None and writer in route.slots:
+        known_writer = None if route is None else route.reader_of(writer)
+        if route is not None and known_writer is not None:
             payloads = one_array(records.column("payload"))
-            for position, how in _killers(route, writer, payloads, self.apart).items():
+            for position, how in _killers(route, known_writer, payloads, self.apart).items():
                 self.killed[fingerprint(payloads[position].as_py())] = how
 
 
@@ -76,7 +89,8 @@ def _refuse_killers(schema_id: pa.Array, message: pa.Array, payload: pa.Array, r
     for pair in rows.select(["id", "message"]).group_by(["id", "message"]).aggregate([]).to_pylist():
         writer = (pair["id"], pair["message"])
         mine = rows.filter((pc.field("id") == writer[0]) & (pc.field("message") == writer[1]))
-        if writer in route.slots and (dead := _killers(route, writer, one_array(mine.column("payload")), apart)):
+        known_writer = route.reader_of(writer)
+        if known_writer and (dead := _killers(route, known_writer, one_array(mine.column("payload")), apart)):
             ways = ", ".join(sorted(Counter(dead.values())))
             raise ValueError(
                 f"{route.route}: {len(dead)} records of schema id {writer[0]} that bronze has called good end the "

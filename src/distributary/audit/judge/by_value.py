@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappush, heapreplace
 from typing import Any
@@ -68,8 +68,11 @@ class _Expected:
     found: int = 0
 
 
-def missing(opener: RecordOpener, payloads: Payloads, pieces: Iterable[pa.Table]) -> tuple[int, int]:
-    """(rows that records were compared with, records that have no row). `pieces`: the columns of a route's table.
+def missing(
+    opener: RecordOpener, payloads: Payloads, pieces: Iterable[pa.Table], beside: Collection[str] = ()
+) -> tuple[int, int]:
+    """(rows that records were compared with, records that have no row). `pieces`: the columns of a route's table;
+    `beside`: those of them that no payload says, unless it has a field of that name.
 
     A payload that the official library cannot read has no row: whether it was set aside is a matter of counts.
     """
@@ -84,7 +87,7 @@ def missing(opener: RecordOpener, payloads: Payloads, pieces: Iterable[pa.Table]
         origin = piece.column(ORIGIN).combine_chunks()
         rows = piece.drop_columns([ORIGIN])
         for writer, expected in by_writer.items():
-            _find(expected, _of_writer(rows, origin, writer))
+            _find(expected, _of_writer(rows, origin, writer), beside)
     every = [record for expected in by_writer.values() for record in expected]
     return sum(record.found for record in every), sum(max(0, record.rows - record.found) for record in every)
 
@@ -98,7 +101,7 @@ def _of_writer(rows: pa.Table, origin: pa.Array, writer: Writer) -> pa.Table:
     return rows.filter(mine)
 
 
-def _find(expected: list[_Expected], rows: pa.Table) -> None:
+def _find(expected: list[_Expected], rows: pa.Table, beside: Collection[str]) -> None:
     names = names_of(tuple(rows.column_names))
     values = [record.payload.simple() for record in expected]
     # A record's row has this very value of such a field, in one column, whatever the column's type is.
@@ -109,9 +112,14 @@ def _find(expected: list[_Expected], rows: pa.Table) -> None:
     rows = _narrowed(rows, values, fields, names)
     for row in _plain_rows(rows):
         key = tuple(_spelled_or_default(row[names.of(name)[0]], values[0][name]) for name in fields)
-        alike = [record for record in by_values.get(key, ()) if record.payload.differs(row) is None]
+        alike = [record for record in by_values.get(key, ()) if _is_alike(record.payload, row, beside)]
         if alike:
             next((record for record in alike if record.found < record.rows), alike[0]).found += 1
+
+
+def _is_alike(payload: ReadPayload, row: Mapping[str, Any], beside: Collection[str]) -> bool:
+    cells = {name: cell for name, cell in row.items() if name not in beside or payload.has(name)}
+    return payload.differs(cells) is None
 
 
 def _spelled_or_default(value: Any, field: Simple) -> str | None:

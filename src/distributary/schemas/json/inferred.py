@@ -27,7 +27,7 @@ from distributary.schemas.json.nodes import Field, Only, Record, Scalar
 from distributary.schemas.json.token_kinds import number_kind
 from distributary.schemas.json.typed import TypedReader, typed_reader
 
-__all__ = ["shapes", "with_shape"]
+__all__ = ["columns_of", "covers", "own_shapes", "shapes", "united", "with_shape"]
 
 FIRST: Final = 64
 """Records of a route that are looked at one by one, for what the others will have."""
@@ -79,6 +79,19 @@ def shapes(route: pa.StringArray, bodies: pa.BinaryArray, declared: Record) -> p
     return pa.array(texts, pa.string())
 
 
+def own_shapes(bodies: pa.BinaryArray, declared: Record) -> list[str]:
+    """Of each record the shape that it alone asks for; `WHOLE` where nothing is inferred."""
+    declared_shapes, known_texts = _Declared(declared), dict[Asked | None, str]()
+    texts = []
+    for body in bodies.to_pylist():
+        questions = _questions(body)
+        if questions not in known_texts:
+            leaves = _few_leaves(questions, declared_shapes)
+            known_texts[questions] = _shape_text(leaves) if leaves else WHOLE
+        texts.append(known_texts[questions])
+    return texts
+
+
 class _Declared:
     """The fields of an object that the pipeline file declares, and of which of them the fields are."""
 
@@ -99,7 +112,7 @@ class _Shapes:
 
     def __init__(self, declared: _Declared) -> None:
         self._declared = declared
-        self._known: dict[Asked, int] = {}
+        self._known: dict[Asked | None, int] = {}
         self._open: list[tuple[set[Leaf], dict[Path, Path | None]]] = []
         """What each asks for; and of each path, by its small letters, how it is spelled (None: an object without any
         value is there, where there is no struct then)."""
@@ -132,22 +145,14 @@ class _Shapes:
 
     def place(self, body: bytes) -> int:
         """The number of a record's shape; -1 for none: it asks for nothing, for too much, or cannot be read."""
-        try:
-            questions = _asked(_READ.decode(body.removeprefix(BOM)))
-        except (*UNREADABLE, _Odd):
-            return -1
+        questions = _questions(body)
         if (place := self._known.get(questions)) is None:
-            place = self._known[questions] = self._of(questions)
+            leaves = _few_leaves(questions, self._declared)
+            place = self._known[questions] = self.shared(leaves) if leaves else -1
         return place
 
-    def _of(self, questions: Asked) -> int:
-        try:
-            leaves = tuple(_leaves(questions, (), self._declared))
-        except _Odd:
-            return -1
-        return self._shared(leaves) if 0 < len(leaves) <= MOST else -1
-
-    def _shared(self, leaves: tuple[Leaf, ...]) -> int:
+    def shared(self, leaves: tuple[Leaf, ...]) -> int:
+        """The number of a shape that holds these columns too, which no name is spelled otherwise in."""
         spelled = _spelled(leaves)
         for place, (shape_leaves, names) in enumerate(self._open):
             if len(shape_leaves.union(leaves)) <= MOST and all(
@@ -199,6 +204,23 @@ Asked = tuple[tuple[str, Any], ...]
 """Of each field of an object its name and its kind; of an object what that one asks for."""
 
 
+def _questions(body: bytes) -> Asked | None:
+    """What a record asks for; None where it cannot be read, or is too deep."""
+    try:
+        return _asked(_READ.decode(body.removeprefix(BOM)))
+    except (*UNREADABLE, _Odd):
+        return None
+
+
+def _few_leaves(questions: Asked | None, declared: _Declared) -> tuple[Leaf, ...]:
+    """The columns that a record asks for; none where these are too many, or it is odd."""
+    try:
+        leaves = () if questions is None else tuple(_leaves(questions, (), declared))
+    except _Odd:
+        return ()
+    return leaves if len(leaves) <= MOST else ()
+
+
 def _asked(document: Mapping[str, Any], depth: int = 0) -> Asked:
     """Raises _Odd: it is too deep."""
     questions: list[tuple[str, Any]] = []
@@ -236,6 +258,32 @@ def _leaves(questions: Asked, path: Path, declared: _Declared) -> Iterator[Leaf]
             yield from below or [(leaf_path, "empty")]
         elif kind is not None:
             yield leaf_path, kind
+
+
+# -- shapes that were found apart -------------------------------------------------------------------------------
+
+
+def covers(shape: str, other: str) -> bool:
+    """Does `shape` hold all that `other` asks for? Then it reads the records of that one, each to the same row."""
+    return _leaves_of(other) <= _leaves_of(shape)
+
+
+def united(messages: Iterable[str]) -> set[str]:
+    """Few shapes that cover all of these, and `WHOLE`. The same for the same messages, whatever their order."""
+    together = _Shapes(_NOTHING)
+    groups = sorted({_leaves_of(message) for message in messages}, key=lambda leaves: (-len(leaves), sorted(leaves)))
+    places = {together.shared(tuple(sorted(leaves))) for leaves in groups if leaves}
+    return {WHOLE, *(together.text(place) for place in places)}
+
+
+def columns_of(message: str) -> list[str]:
+    """The columns that a shape asks for, as a person reads them: `meta.at__bigint`."""
+    return [f"{'.'.join(path)}__{kind}" for path, kind in sorted(_leaves_of(message))]
+
+
+@lru_cache(256)
+def _leaves_of(message: str) -> frozenset[Leaf]:
+    return frozenset(() if message == WHOLE else ((tuple(path), kind) for *path, kind in json.loads(message)))
 
 
 # -- a shape as a tree ------------------------------------------------------------------------------------------

@@ -219,6 +219,16 @@ def test_a_message_that_is_not_the_first_of_its_schema_is_read_and_its_decimals_
     assert (values["id"], values["sum"], day, values["at"]) == (7, "1.5", "2024-02-29", "07:05:00.25")
 
 
+@pytest.mark.parametrize("year", [0, -4, 10_000, 2**31 - 1, -(2**31)])
+def test_a_day_of_a_year_that_no_table_can_hold_is_null(year: int) -> None:
+    def row(after: Any) -> None:
+        after.id, after.day.year, after.day.month, after.day.day = 7, year, 2, 28
+
+    found = two_messages(row)
+    ((*_, values),) = said(found)
+    assert (values["id"], values["day"], found.bad) == (7, None, [])
+
+
 def test_what_is_no_day_and_no_clock_sets_its_message_aside() -> None:
     def no_day(after: Any) -> None:
         after.id, after.day.year, after.day.month, after.day.day = 7, 2023, 2, 29

@@ -63,6 +63,13 @@ def _place(text: str) -> str:
     return text
 
 
+def _file(text: str) -> str:
+    """It need not be here: a pipeline file is also checked on other machines."""
+    if text.endswith("/") or os.path.isdir(text):
+        raise ValueError("allowed: a file; this is a folder")
+    return text
+
+
 def _url(text: str) -> str:
     """One URL, or several that are tried in turn."""
     _expanded_by_nobody(text)
@@ -109,5 +116,7 @@ Address: TypeAlias = Annotated[Text, AfterValidator(_place)]
 """An address of a store, or a path on this machine."""
 Folder: TypeAlias = Annotated[Address, AfterValidator(absolute)]
 """As `Address`; a path on this machine is held from its root."""
+File: TypeAlias = Annotated[Address, AfterValidator(_file)]
+"""A file of this machine, or of those that read it."""
 Url: TypeAlias = Annotated[Text, AfterValidator(_url)]
 Brokers: TypeAlias = Annotated[Text, AfterValidator(_brokers)]

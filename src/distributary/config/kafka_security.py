@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from distributary.config.addresses import Address, Url
+from distributary.config.addresses import File, Url
 from distributary.config.base import Model, fault
 from distributary.config.quantities import Text
 
@@ -22,7 +22,7 @@ class OAuth(Model):
         default={},
         description="SASL extensions, as `{logicalCluster: lkc-1, identityPoolId: pool-1}` for Confluent Cloud.",
     )
-    ca_file: Address | None = Field(
+    ca_file: File | None = Field(
         default=None, description="PEM file of the authority that signed the certificate of the token endpoint."
     )
 
@@ -44,7 +44,7 @@ class Aws(Model):
 
 class Kerberos(Model):
     principal: Text = Field(description="The client's principal: `distributary@EXAMPLE.ORG`.")
-    keytab: Address = Field(description="Its keytab file, on every machine that reads.")
+    keytab: File = Field(description="Its keytab file, on every machine that reads.")
     service: Text = Field(default="kafka", description="The brokers' principal without host and realm.")
 
 
@@ -64,11 +64,11 @@ class KafkaSecurity(Model):
     oauth: OAuth | None = Field(default=None, description="Where tokens come from, with mechanism OAUTHBEARER.")
     aws: Aws | None = Field(default=None, description="Whose credentials, with mechanism AWS_MSK_IAM.")
     kerberos: Kerberos | None = Field(default=None, description="Who it is, with mechanism GSSAPI.")
-    ca_file: Address | None = Field(
+    ca_file: File | None = Field(
         default=None, description="PEM file of the authority that signed the brokers' certificates."
     )
-    cert_file: Address | None = Field(default=None, description="PEM file of the client's certificate.")
-    key_file: Address | None = Field(default=None, description="PEM file of the client's private key (PKCS#8).")
+    cert_file: File | None = Field(default=None, description="PEM file of the client's certificate.")
+    key_file: File | None = Field(default=None, description="PEM file of the client's private key (PKCS#8).")
     key_password: SecretStr | None = Field(default=None, description="The password of key_file.")
 
     NEEDS: ClassVar = {"OAUTHBEARER": ("oauth",), "AWS_MSK_IAM": ("aws",), "GSSAPI": ("kerberos",)}

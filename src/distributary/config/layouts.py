@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from distributary.config.addresses import Folder
 from distributary.config.base import Model, fault
-from distributary.config.quantities import CommitTime, Option, Size, Text
+from distributary.config.quantities import BatchSize, CommitTime, Option, Text
 
 
 class Bronze(Model):
@@ -48,7 +48,7 @@ class Bronze(Model):
         ge=1,
         description="The most bronze files in one batch of hop 2; hop 1 adds one per route and batch. Spark's: 1,000.",
     )
-    max_bytes_per_batch: Size | None = Field(
+    max_bytes_per_batch: BatchSize | None = Field(
         default=None, description="About the most bytes of bronze files in one batch of hop 2."
     )
     skip_change_commits: bool = Field(

@@ -17,6 +17,7 @@ _SECONDS = {"ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1
     "d": 86400.0,
     "day": 86400.0,
 }
+MIN_BATCH_BYTES = 2**10
 _BYTES = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _DURATIONS = "allowed: a duration like '10 seconds', '1 minute' or '500 ms', or a number of seconds"
 _SIZES = "allowed: a size like '64 MB' or '1 GB' (powers of 1024), or a number of bytes"
@@ -66,6 +67,13 @@ def size_bytes(value: object) -> int:
     if match is None or unit not in _BYTES or float(match[1]) * _BYTES[unit] < 1:
         raise ValueError(_SIZES)
     return int(float(match[1]) * _BYTES[unit])
+
+
+def _batch_bytes(value: object) -> int:
+    size = size_bytes(value)
+    if size < MIN_BATCH_BYTES:
+        raise ValueError(f"{size} bytes are less than any file has: a number counts bytes, so write '{size} MB'")
+    return size
 
 
 def moment(text: str) -> datetime:
@@ -198,5 +206,10 @@ Size: TypeAlias = Annotated[
     int,
     BeforeValidator(size_bytes),
     _written_as("size", {"type": "integer", "minimum": 1}, _WITH_UNIT),
+]
+BatchSize: TypeAlias = Annotated[
+    int,
+    BeforeValidator(_batch_bytes),
+    _written_as("size", {"type": "integer", "minimum": MIN_BATCH_BYTES}, _WITH_UNIT),
 ]
 Time: TypeAlias = Annotated[str, BeforeValidator(_time), _written_as("time", {"type": "string"})]

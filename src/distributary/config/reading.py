@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
-from distributary.config.addresses import Address, Url
+from distributary.config.addresses import Address, File, Url
 from distributary.config.base import Model, fault
 from distributary.config.quantities import Size, Text
 from distributary.config.routing import RouteFrom
@@ -17,6 +18,7 @@ def _number(value: object) -> object:
     return int(value) if isinstance(value, str) and value.isdecimal() and value.isascii() else value
 
 
+_OF_REGISTRY = re.compile(r"/(subjects|schemas)(/[^,]*)?(?=,|$)")
 SchemaId: TypeAlias = Annotated[int, BeforeValidator(_number), Field(ge=0, le=2**31 - 1)]
 
 
@@ -28,11 +30,11 @@ class RegistryConfig(Model):
     username: Text | None = Field(default=None, description="User for basic authentication.")
     password: SecretStr | None = Field(default=None, description="Password for basic authentication.")
     token: SecretStr | None = Field(default=None, description="Bearer token, in place of username and password.")
-    ca_file: Address | None = Field(
+    ca_file: File | None = Field(
         default=None, description="PEM file of the authority that signed the server's certificate."
     )
-    cert_file: Address | None = Field(default=None, description="PEM file of the client's certificate.")
-    key_file: Address | None = Field(default=None, description="PEM file of the client's private key.")
+    cert_file: File | None = Field(default=None, description="PEM file of the client's certificate.")
+    key_file: File | None = Field(default=None, description="PEM file of the client's private key.")
     timeout_sec: float = Field(default=10.0, gt=0, description="How long one request may take, in seconds.")
     attempts: int = Field(default=5, ge=1, description="How often a request is tried before the batch fails.")
     cache: Address | None = Field(
@@ -73,8 +75,12 @@ class RegistryConfig(Model):
             raise fault("url", "give exactly one of url (a server) and path (the embedded registry)")
         if self.url is not None and "@" in self.url:
             raise fault("url", "may not hold credentials; use username and password, or token")
+        if self.url is not None and (end := _OF_REGISTRY.search(self.url)) is not None:
+            raise fault("url", f"allowed: the registry's own address, without {end[0]}, which clients add themselves")
         if (self.username is None) != (self.password is None):
             raise fault("password", "username and password go together: give both or none")
+        if self.token is not None and not self.token.get_secret_value().strip():
+            raise fault("token", "is empty: give the token, or leave the key out")
         if self.token is not None and self.username is not None:
             raise fault("token", "give token or username and password, not both")
         if self.key_file is not None and self.cert_file is None:

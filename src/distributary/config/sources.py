@@ -12,6 +12,7 @@ from distributary.config.base import Model, fault
 from distributary.config.column_types import check_columns
 from distributary.config.kafka_security import KafkaSecurity
 from distributary.config.quantities import (
+    BatchSize,
     ColumnType,
     CommitTime,
     Duration,
@@ -184,6 +185,13 @@ class KafkaSource(SourceKeys):
     def _column(cls, value: object) -> object:
         return {"column": value} if isinstance(value, str) else value
 
+    @field_validator("group_id")
+    @classmethod
+    def _check_group(cls, name: str | None) -> str | None:
+        if name is not None and name != name.strip():
+            raise ValueError("allowed: a group's name, without spaces around it")
+        return name
+
     @field_validator("options")
     @classmethod
     def _check_options(cls, options: dict[str, str]) -> dict[str, str]:
@@ -267,7 +275,7 @@ class DeltaSource(SourceKeys):
     max_files_per_batch: int | None = Field(
         default=None, ge=1, description="The most data files in one batch. Spark's own: 1,000."
     )
-    max_bytes_per_batch: Size | None = Field(
+    max_bytes_per_batch: BatchSize | None = Field(
         default=None, description="About the most bytes of data files in one batch: `64 MB`, or a number of bytes."
     )
     skip_change_commits: bool = Field(
@@ -324,7 +332,7 @@ class DatastreamSource(SourceKeys):
         default=None, description="Leave out files in folders of an earlier time than this (source time, UTC)."
     )
     max_files_per_batch: int = Field(default=1000, ge=1, description="The most files in one batch, of all tables.")
-    max_bytes_per_batch: Size = Field(
+    max_bytes_per_batch: BatchSize = Field(
         default=256 * 2**20, description="About the most bytes of files in one batch: a backlog is cut by this."
     )
     max_unpacked_bytes: Size = Field(

@@ -91,7 +91,7 @@ def _message(value: Any) -> tuple[dict[str, Any], Any]:
         unscaled = {"scale": value.scale, "value": base64.b64encode(value.value).decode()}
         return {"type": "struct", "name": "io.debezium.data.VariableScaleDecimal"}, unscaled
     if name == "google.type.Date":
-        return _named("Date"), date(value.year, value.month, value.day).toordinal() - _EPOCH
+        return _named("Date"), _days(value)
     if name == "google.type.TimeOfDay":
         seconds = (value.hours * 60 + value.minutes) * 60 + value.seconds
         return _named("MicroTime"), seconds * 1_000_000 + value.nanos // 1000
@@ -100,6 +100,13 @@ def _message(value: Any) -> tuple[dict[str, Any], Any]:
     if name.startswith("google.protobuf.") and name.endswith("Value"):
         return {"type": "bytes" if isinstance(value.value, bytes) else "int64"}, _plain(value.value)
     return _struct(value)
+
+
+def _days(value: Any) -> int:
+    if 1 <= value.year <= 9999:
+        return date(value.year, value.month, value.day).toordinal() - _EPOCH
+    date(2000 + value.year % 400, value.month, value.day)  # raises ValueError where it is no day of any year
+    return int(value.year - 1970) * 366  # before, or behind, all days that a table can hold
 
 
 def _named(name: str) -> dict[str, Any]:

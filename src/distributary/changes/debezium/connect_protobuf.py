@@ -30,6 +30,7 @@ DECIMAL_MESSAGE, DATE_MESSAGE, CLOCK_MESSAGE = "confluent.type.Decimal", "google
 VARIABLE_MESSAGE = "VariableScaleDecimal"
 """The short name of Debezium's message, which is declared anew in each schema."""
 
+_INT32 = (-(2**31), 2**31 - 1)
 Longs = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -76,9 +77,10 @@ def _dates(kind: Connect, stored: pa.Array) -> JsonColumn:
     year, month, day = _numbers(stored, ("year", "month", "day"))
     months = (year - 1970) * 12 + month - 1
     days = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) + day - 1
-    is_day = (year >= 1) & (year <= 9999) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    is_day = (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
     is_day &= days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) == months
-    return _whole(kind, Scalar("int", "date"), stored, days, is_day, pa.int32())
+    # Of a year that no table can hold, as of any other type: the mapping makes it null.
+    return _whole(kind, Scalar("int", "date"), stored, np.clip(days, *_INT32), is_day, pa.int32())
 
 
 def _clocks(kind: Connect, stored: pa.Array) -> JsonColumn:

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -87,3 +88,18 @@ def test_each_target_of_make_in_the_pages_is_there() -> None:
     for page in PAGES:
         named = set(re.findall(r"(?:`|```\n)make ([a-z]+)", page.read_text(encoding="utf-8")))
         assert named <= targets, page.name
+
+
+@pytest.mark.spark
+def test_spark_can_read_each_query_of_the_pages(spark: Any) -> None:
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    queries = [
+        (page.name, query)
+        for page in PAGES
+        for block in re.findall(r"^```sql\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        for query in block.split(";")
+        if query.strip()
+    ]
+    assert len(queries) > 6
+    for page, query in queries:
+        assert parser.parsePlan(query) is not None, (page, query)

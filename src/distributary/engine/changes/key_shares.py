@@ -9,6 +9,7 @@ same in all rows, so that a byte of a file stands for 8 of rows (`make bench ONL
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -60,6 +61,13 @@ class KeyShares:
             return np.asarray((hashed >> np.uint64(32)) % np.uint64(self.count), np.int64)
         places = pc.search_sorted(self.bounds, _ordered(rows.column(self.column)), side="right")
         return np.asarray(pc.fill_null(places, 0).to_numpy(zero_copy_only=False), np.int64)
+
+    def name(self, number: int) -> str:
+        """Of a share: two of one name hold the same keys. Other files of the same log may have other bounds."""
+        if self.bounds is None:
+            return f"share {number} of {self.count}"
+        bounds = hashlib.blake2b(repr((self.column, self.bounds.to_pylist())).encode(), digest_size=6).hexdigest()
+        return f"share {number} of {self.count} by {bounds}"
 
     def of(self, rows: pa.Table, number: int) -> pa.Table:
         """The rows whose keys belong to share `number`."""

@@ -277,7 +277,7 @@ def merge_files(work: MergeWork, spec: ChangeSpec) -> Outcome:
             if rows is not None:
                 # The last commit carries the batch's own transaction: what comes before it is done again, or found.
                 last = part.is_last and merged.why_spark is None
-                app = spec.app if last else f"{spec.app}+share {part.number} of {shares.count}"
+                app = spec.app if last else f"{spec.app}+{shares.name(part.number)}"
                 merged = merged.then(merge(into, rows, spec, Txn(app, work.upto)))
     except BaseException as e:
         merged = merged.parked(e)

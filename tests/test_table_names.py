@@ -8,21 +8,25 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from distributary.changes.model import Kind, SourceTable
 from distributary.config import Tables
+from distributary.engine.changes.table_settings import MessageNames, history_of
 from distributary.engine.messages import table_names
 from distributary.engine.messages.table_names import TableNames
 from distributary.errors import ConfigError
 from distributary.names import MAX_NAME_CHARS, digest_name, readable_name, route_of, table_name, without_rules
 from distributary.repair.resync_bronze import _Resync
-from distributary.state.ledger import Entry
+from distributary.repair.resync_changes import known_route, rebuild
+from distributary.state.ledger import Entry, Ledger
 from distributary.tables.snapshot import Owner
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from tests.lake import Lake as Resting
-from tests.sparkless_messages import Session
+from tests.sparkless_messages import Players, Session
 from tests.test_config import load_document
 
 
@@ -214,6 +218,72 @@ def test_a_rebuild_makes_a_table_that_is_gone_where_the_run_beside_it_writes(tmp
     rebuild.spark, rebuild.store = Session(), resting.store  # type: ignore[assignment]
     spec = rebuild._replay(resting.config).fanout.spec("", 0, {}, {}, ["Chess"])
     assert spec.table("Chess") == f"{tmp_path}/x_x43_hess"
+
+
+KEYED = {"keys": ["id"], "log": "{route}_log", "history": "{route}_history"}
+
+
+def _logs(lake: Lake, *routes: str) -> list[tuple[str, str]]:
+    """(log, history) of each route."""
+    settler = lake.settler()
+    names = settler.settle(routes)
+    named = MessageNames(lake.tables, names=names, logs=settler.settle_logs(routes))
+    sources = (SourceTable(Kind.MESSAGES, "", "", route) for route in routes)
+    return [tuple(str(uri).rpartition("/")[2] for uri in (named.log(s), named.history(s))) for s in sources]  # type: ignore[misc]
+
+
+def test_a_log_and_a_history_are_called_in_words_as_the_table_is(tmp_path: Path) -> None:
+    assert _logs(Lake(tmp_path, **KEYED), "Chess", "go") == [("chess_log", "chess_history"), ("go_log", "go_history")]
+    exact = Lake(tmp_path, keys=["id"], log="{route|exact}_log", history="{route|exact}_history")
+    assert _logs(exact, "Chess") == [("x_x43_hess_log", "x_x43_hess_history")]
+
+
+def test_a_log_that_is_there_keeps_its_name_and_so_does_the_history_beside_it(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, **KEYED)
+    lake.make("x_x43_hess_log", "Chess")
+    assert _logs(lake, "Chess") == [("x_x43_hess_log", "x_x43_hess_history")]
+    # By rules, the names were those that the rules say.
+    ruled = Lake(tmp_path / "ruled", keys=["id"], log="{route|lower}_log", history="{route}_history")
+    ruled.make("chess_log", "Chess")
+    assert _logs(ruled, "Chess") == [("chess_log", "x_x43_hess_history")]
+
+
+def test_a_log_and_the_table_of_another_route_never_meet_in_one_name(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, **KEYED)
+    assert _logs(lake, "Chess", "chess_log") == [
+        ("x_x43_hess_log", "x_x43_hess_history"),
+        ("chess_log_log", "chess_log_history"),
+    ]
+    digest = digest_name("chess", "{route}_log")
+    assert _logs(lake, "chess", "chess_log")[0] == (digest, digest_name("chess", "{route}_history"))
+    lake.make("chess_log", "chess")
+    settler = lake.settler()
+    assert settler.settle(["chess_log"]) == {"chess_log": digest_name("chess_log", "{route}")}
+    lake.make("poker_history", "poker_history")
+    assert _logs(lake, "Poker") == [("x_x50_oker_log", "x_x50_oker_history")]
+
+
+def test_rows_of_routes_with_keys_are_in_tables_called_in_words_batch_after_batch(tmp_path: Path) -> None:
+    players = Players(
+        tmp_path, {1: 'syntax = "proto3"; message player { int64 id = 1; int64 score = 2; }'}, tables=KEYED
+    )
+    for batch in range(2):
+        records = []
+        for players.topic in ("Chess", "chess_log", "Go"):
+            records.append(players.record(1, score=batch))
+        report = players.take(batch, records)
+        assert (report.rows_written, report.rows_quarantined, report.parked) == (3, 0, ())
+    lake = Path(players.config.tables.root)
+    folders = {path.name for path in lake.iterdir() if not path.name.startswith("_")}
+    bodies = ("x_x43_hess", "chess_log", "go")
+    assert folders == {"chess", "chess_log", "go", *(f"{b}_log" for b in bodies), *(f"{b}_history" for b in bodies)}
+    entries = Ledger(players.config.state_root, "players", Store()).newest
+    for route in ("Chess", "chess_log", "Go"):
+        history = history_of(players.config, entries[route].about, entries[route].table)
+        assert DeltaTable(str(history)).to_pyarrow_table().column("score").to_pylist() in ([0, 1], [1, 0])
+        assert DeltaTable(str(entries[route].merged)).to_pyarrow_table().column("score").to_pylist() == [1]
+        assert rebuild(players.config, route, known_route(players.config, route)).table == entries[route].merged
+    assert {path.name for path in lake.iterdir() if not path.name.startswith("_")} == folders
 
 
 @pytest.mark.parametrize(

@@ -111,9 +111,24 @@ def digest_name(route: str, template: str) -> str:
 def names_of(route: str, template: str) -> list[str]:
     """The names that a table of the route can have by a template, the best first: the readable one, the name of the
     route's own, the one in words, and one with a digest of the route."""
+    return list(dict.fromkeys(_ways(route, template)))
+
+
+def name_beside(route: str, template: str, name: str, of: str) -> str:
+    """The name under `template` of a table of the route that is called as another one of its tables is: that one has
+    `name` under the template `of`. Where the two have other rules, the name that `template` alone says."""
+    if rules_of(template) == rules_of(of) != ("exact",):
+        for own_name, other in zip(_ways(route, template), _ways(route, of), strict=True):
+            if other == name:
+                return own_name
+    return table_name(route, template)
+
+
+def _ways(route: str, template: str) -> list[str]:
+    """As `names_of`, one for each way to name it."""
     own = without_rules(template)
     names = [readable_name(route, template), table_name(route, own), readable_name(route, own)]
-    return list(dict.fromkeys([*names, digest_name(route, template)]))
+    return [*names, digest_name(route, template)]
 
 
 def route_of(name: str, template: str = PLACEHOLDER) -> str | None:

@@ -134,7 +134,7 @@ def _of_changes(config: Pipeline, route: str, entry: Entry) -> Iterator[Securabl
         yield Securable("TABLE", last_part(entry.table), route, "log")
     if entry.merged and entry.merge_state == "merged":
         yield Securable("TABLE", last_part(entry.merged), route)
-        if (history := history_of(config, entry.about)) is not None:
+        if (history := history_of(config, entry.about, entry.table)) is not None:
             yield Securable("TABLE", last_part(history), route)
         if (view := view_name(config, entry)) is not None:
             yield Securable("VIEW", view, route, "view")

@@ -94,8 +94,10 @@ def known_route(config: Pipeline, route: str) -> MergeBacklog:
 
 def _named(config: Pipeline, newest: Mapping[str | None, Entry]) -> Named:
     """The pipeline's tables, each called what it was called when it was made."""
-    names = {route: e.merged.rpartition("/")[2] for route, e in newest.items() if route is not None and e.merged}
-    named_tables = named_of(config, names)
+    merged = {route: e for route, e in newest.items() if route is not None and e.merged}
+    names = {route: str(e.merged).rpartition("/")[2] for route, e in merged.items()}
+    logs = {route: e.table.rpartition("/")[2] for route, e in merged.items() if e.table and e.table != e.merged}
+    named_tables = named_of(config, names, logs)
     if named_tables is None:
         raise BadInput(detail="its tables have every message: nothing is merged there, and nothing made anew")
     return named_tables

@@ -76,7 +76,7 @@ def _locations(config: Pipeline, ledger: Ledger, route: str) -> list[str]:
         return [entry.table if entry is not None and entry.table else join(config.tables.root, name)]
     if entry is None:
         return []
-    merged = (entry.merged, history_of(config, entry.about)) if entry.merge_state == "merged" else ()
+    merged = (entry.merged, history_of(config, entry.about, entry.table)) if entry.merge_state == "merged" else ()
     uris = (entry.table, *merged)
     return list(dict.fromkeys(uri for uri in uris if uri))
 

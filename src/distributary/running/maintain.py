@@ -126,7 +126,7 @@ def tables_of(config: Pipeline, sums: Mapping[str | None, Entry]) -> Iterator[Ow
         for uri in dict.fromkeys(u for u in (entry.table, entry.merged) if u):
             merged = entry if uri == entry.merged and _purges(config) else None
             yield OwnTable(uri, route, owner, merged, is_filled=filled and uri == entry.table)
-        if entry.merged is not None and (history := history_of(config, entry.about)) is not None:
+        if entry.merged is not None and (history := history_of(config, entry.about, entry.table)) is not None:
             yield OwnTable(history, route, owner, joins=False)
     # There, bronze keeps what is set aside: a partitioned table, which Spark has to look after.
     if not config.is_declarative:

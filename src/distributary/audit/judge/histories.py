@@ -29,7 +29,7 @@ from distributary.audit.judge.plain_values import nothing
 from distributary.audit.judge.table_rows import rows_of
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import Pipeline
-from distributary.engine.changes.table_settings import Named, named_of, source_of
+from distributary.engine.changes.table_settings import Named, history_of, named_of, source_of
 from distributary.errors.border import contained
 from distributary.names import shown
 from distributary.scratch import Scratch
@@ -318,7 +318,8 @@ def _look(config: Pipeline, named: Named, route: _Route, store: Store) -> None:
         route.note = "its history waits for the merge; it was not judged"
         return
     source = source_of(entry.about)
-    history, log = (Table(uri, store).open() for uri in (str(named.history(source)), entry.table))
+    address = history_of(config, entry.about, entry.table)
+    history, log = (Table(uri, store).open() for uri in (str(address), entry.table))
     if history is None or log is None:
         route.problems.append("the history table is not there")
         return

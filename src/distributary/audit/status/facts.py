@@ -245,7 +245,7 @@ def _tables(config: Pipeline, entries: Sequence[Entry], quarantine: QuarantineCo
         last = [newest[route]] if route in newest else []
         entry = _judged(sums[route], last)
         table = _table(route, entry, written.get(route), quarantine, now)
-        history = None if entry.merged is None else history_of(config, entry.about)
+        history = None if entry.merged is None else history_of(config, entry.about, entry.table)
         tables.append(replace(table, refused=max(0, refused_rows(last)), history=history))
     return tables
 

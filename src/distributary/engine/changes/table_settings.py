@@ -14,7 +14,7 @@ from distributary.changes.sequence import OrderSettings
 from distributary.config import Pipeline, Tables
 from distributary.config.quantities import milliseconds
 from distributary.config.writing import RouteOverride
-from distributary.names import pattern_name, table_name
+from distributary.names import name_beside, pattern_name, table_name
 from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Policy
 from distributary.tables.merge_rows import MergeRules
@@ -110,10 +110,11 @@ class Named:
 
 @dataclass(frozen=True)
 class MessageNames(Named):
-    """The tables of messages with keys: a route's own table is its merged one. `names`: of routes whose table is not
-    called what the pipeline file says."""
+    """The tables of messages with keys: a route's own table is its merged one. `names`, `logs`: of routes whose table,
+    or log, is not called what the pipeline file says. A history is called as the log is."""
 
     names: Mapping[str, str] = field(default_factory=dict)
+    logs: Mapping[str, str] = field(default_factory=dict)
     of_files: ClassVar = False
 
     def takes(self, route: str) -> bool:
@@ -121,14 +122,20 @@ class MessageNames(Named):
 
     def log(self, source: SourceTable) -> str | None:
         pattern = self.tables.message_log
-        return None if pattern is None else join(self.tables.root, table_name(source.route, pattern))
+        return None if pattern is None else join(self.tables.root, self._log_name(source.route, pattern))
+
+    def _log_name(self, route: str, pattern: str) -> str:
+        return self.logs.get(route) or table_name(route, pattern)
 
     def merged(self, source: SourceTable) -> str | None:
         return join(self.tables.root, self.names.get(source.route) or self.tables.table_name(source.route))
 
     def history(self, source: SourceTable) -> str | None:
-        pattern = self.tables.history
-        return None if pattern is None else join(self.tables.root, table_name(source.route, pattern))
+        pattern, log = self.tables.history, self.tables.message_log
+        if pattern is None or log is None:
+            return None
+        name = name_beside(source.route, pattern, self._log_name(source.route, log), log)
+        return join(self.tables.root, name)
 
     def keys(self, source: SourceTable, named_keys: tuple[str, ...]) -> tuple[str, ...]:
         return named_keys
@@ -170,20 +177,27 @@ def source_of(about: str) -> SourceTable:
     return SourceTable(Kind(kind), database, schema, table)
 
 
-def named_of(config: Pipeline, names: Mapping[str, str] | None = None) -> Named | None:
-    """The tables of routes whose rows are events; None where there are no such. `names`: as `MessageNames` has them."""
+def named_of(
+    config: Pipeline, names: Mapping[str, str] | None = None, logs: Mapping[str, str] | None = None
+) -> Named | None:
+    """The tables of routes whose rows are events; None where there are no such. `names`, `logs`: as `MessageNames` has
+    them."""
     if config.holds_changes:
         return Named.of(config)
     if config.envelope.is_debezium:
         return DebeziumNames(config.tables, form=form_of(config), dialect=config.envelope.dialect)
-    return MessageNames(config.tables, names=names or {}) if config.tables.has_keys else None
+    return MessageNames(config.tables, names=names or {}, logs=logs or {}) if config.tables.has_keys else None
 
 
-def history_of(config: Pipeline, about: str | None) -> str | None:
-    """Address of the history of the route of a ledger entry (`Entry.about`); None where there is none."""
-    if config.tables.history is None or about is None or (named := named_of(config)) is None:
+def history_of(config: Pipeline, about: str | None, log: str | None) -> str | None:
+    """Address of the history of the route of a ledger entry (`Entry.about`); None where there is none. `log`: the
+    address of its log (`Entry.table`)."""
+    if config.tables.history is None or about is None:
         return None
     source = source_of(about)
+    logs = {} if log is None else {source.route: log.rpartition("/")[2]}
+    if (named := named_of(config, logs=logs)) is None:
+        return None
     return named.history(source) if named.takes(source.route) else None
 
 

@@ -192,6 +192,7 @@ class Fanout:
         wide = self.config.shared_table
         is_plain = wide is None and not self.config.envelope.is_debezium
         names = self.names.settle(routes) if is_plain else {}
+        logs = self.names.settle_logs(routes) if is_plain else {}
         return MessageSpec(
             pipeline=self.config.pipeline,
             stream=stream,
@@ -210,7 +211,7 @@ class Fanout:
             decisions={route: Decision("parked", why=why) for route, why in parked.items()},
             names=names,
             wide=wide,
-            named=named_of(self.config, names),
+            named=named_of(self.config, names, logs),
             record_key=self.config.source.record_key,
             parts=self.config.state_folder.parts,
         )

@@ -105,7 +105,7 @@ class CleaningBooks:
         return sorted(routes.items())
 
     def _tables_of(self, entry: Entry) -> tuple[str | None, ...]:
-        return entry.table, entry.merged, history_of(self.config, entry.about)
+        return entry.table, entry.merged, history_of(self.config, entry.about, entry.table)
 
     def owner_of(self, path: str) -> Owner | None:
         table = self._open(path)

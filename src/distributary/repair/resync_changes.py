@@ -211,10 +211,10 @@ class _Rebuild:
         report = replace(self.report, rows=0, events=0, passes=shares.count, files=[], versions=0, history=[])
         orphans: list[pa.Table] = []
         resolved: pa.Table | None = None
-        for part in by_share(self._keyed(names, schema, orphans, report), shares):
+        for share in by_share(self._keyed(names, schema, orphans, report), shares):
             every = self.rules.is_partial or self.history_uri is not None
             gathered = Gathered(self.keys, self.rules.order, keeps_all=every)
-            for piece in part.pieces:
+            for piece in share.pieces:
                 gathered.add(piece)
             newest_rows = gathered.rows()
             if newest_rows is None:
@@ -224,7 +224,7 @@ class _Rebuild:
                 resolved, unknown = resolve(pa.concat_tables(orphans), newest_rows, self.keys, [log])
                 report.unknown = unknown.num_rows
             if resolved is not None:
-                newest_rows = pa.concat_tables([newest_rows, shares.of(resolved, part.number)])
+                newest_rows = pa.concat_tables([newest_rows, shares.of(resolved, share.number)])
             if self.history_uri is not None:
                 self._add_history(self.history_uri, newest_rows.drop_columns([ORIGIN]), report)
             rows = self._reduced(newest_rows).drop_columns([ORIGIN])

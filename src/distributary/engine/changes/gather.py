@@ -24,7 +24,7 @@ _PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShareRows:
     """The rows of one share. `is_last`: those behind it have none."""
 
     number: int
@@ -32,15 +32,15 @@ class Part:
     is_last: bool
 
 
-def by_share(pieces: Iterable[pa.Table], shares: KeyShares) -> Iterator[Part]:
+def by_share(pieces: Iterable[pa.Table], shares: KeyShares) -> Iterator[ShareRows]:
     """The pieces' rows, share by share; each to be read before the next. Raises OSError for a full disk."""
     if shares.count == 1:
-        yield Part(0, iter(pieces), True)
+        yield ShareRows(0, iter(pieces), True)
         return
     with Scratch("shares") as folder:
         written, last = _spill(pieces, shares, folder)
         for number, paths in enumerate(written):
-            yield Part(number, _read(paths), number >= last)
+            yield ShareRows(number, _read(paths), number >= last)
 
 
 def _spill(pieces: Iterable[pa.Table], shares: KeyShares, folder: Path) -> tuple[list[list[Path]], int]:

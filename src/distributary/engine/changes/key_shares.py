@@ -148,11 +148,11 @@ class _Sample:
 
     def values(self, key: str, kind: pa.DataType) -> pa.Array:
         """Values of a key column, without nulls. None of files that lack it."""
-        found = []
+        arrays: list[pa.Array] = []
         for name in self._names:
             with self._system.open_input_file(name) as opened:
-                found += _values(open_parquet(opened), key, kind)
-        return pa.concat_arrays(found) if found else pa.array([], kind)
+                arrays += _values(open_parquet(opened), key, kind)
+        return pa.concat_arrays(arrays) if arrays else pa.array([], kind)
 
 
 def _values(file: pq.ParquetFile, key: str, kind: pa.DataType) -> list[pa.Array]:

@@ -271,13 +271,13 @@ def merge_files(work: MergeWork, spec: ChangeSpec) -> Outcome:
         rows_of_files = log_rows(work.folder, work.files, spec.store, None, work.after, work.upto)
         pieces = (whole(piece, work.key_types) for piece in rows_of_files)
         shares = key_shares(work.folder, work.files, work.keys, work.key_types, spec.store)
-        for part in by_share(pieces, shares):
+        for share in by_share(pieces, shares):
             with of_one_log(into.route, into.uri):
-                rows = _gathered(work, part.pieces, spec)
+                rows = _gathered(work, share.pieces, spec)
             if rows is not None:
                 # The last commit carries the batch's own transaction: what comes before it is done again, or found.
-                last = part.is_last and merged.why_spark is None
-                app = spec.app if last else f"{spec.app}+{shares.name(part.number)}"
+                last = share.is_last and merged.why_spark is None
+                app = spec.app if last else f"{spec.app}+{shares.name(share.number)}"
                 merged = merged.then(merge(into, rows, spec, Txn(app, work.upto)))
     except BaseException as e:
         merged = merged.parked(e)

@@ -24,6 +24,7 @@ NAMES = (
     "tables_scale",
     "pipeline_vs_limit",
     "kafka_fanout",
+    "payloads_kafka",
     "freshness",
     "skew",
     "new_schema_latency",

@@ -36,14 +36,14 @@ _FIELDS: list[dict[str, Any]] = [
     {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
     {"name": "raw", "type": "bytes"},
 ]  # fmt: skip
-_SCHEMA = {"type": "record", "name": "event", "fields": _FIELDS}
+SCHEMA = {"type": "record", "name": "event", "fields": _FIELDS}
 
 
 def run(place: Place) -> Result:
     rows, rounds = place.size(200_000, 500), place.size(5, 1)
-    parsed = fastavro.parse_schema(_SCHEMA)
+    parsed = fastavro.parse_schema(SCHEMA)
     rnd = random.Random(7)
-    payloads = [_encoded(parsed, _record(rnd)) for _ in range(rows)]
+    payloads = [_encoded(parsed, record(rnd)) for _ in range(rows)]
     cut = [payload[: len(payload) // 2] if n % 1000 == 7 else payload for n, payload in enumerate(payloads)]
     cases = (
         _case("ten columns", parsed, payloads, rounds),
@@ -52,7 +52,7 @@ def run(place: Place) -> Result:
     return Result("decode_avro", NOTE, cases)
 
 
-def _record(rnd: random.Random) -> dict[str, Any]:
+def record(rnd: random.Random) -> dict[str, Any]:
     return {
         **game_event(rnd),
         "at": 1_700_000_000_000_000 + rnd.randrange(10**12),
@@ -68,7 +68,7 @@ def _encoded(schema: Any, record: dict[str, Any]) -> bytes:
 
 def _case(label: str, parsed: Any, payloads: list[bytes], rounds: int) -> Case:
     values = pa.array(payloads, pa.binary())
-    decoder = decoder_for(AvroSchema(1, (json.dumps(_SCHEMA),)))
+    decoder = decoder_for(AvroSchema(1, (json.dumps(SCHEMA),)))
     split = decoder.decode(values)
     told = [row for row in (_read(parsed, payload) for payload in payloads) if row is not None]
     if split.rows.to_pylist() != told or len(split.rejected) != len(payloads) - len(told):

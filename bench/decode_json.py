@@ -39,18 +39,18 @@ _PROPERTIES: dict[str, Any] = {
     "at": {"type": "string", "format": "date-time"},
     "micros": {"type": "integer"},
 }
-_SCHEMA = {"type": "object", "properties": _PROPERTIES}
+SCHEMA = {"type": "object", "properties": _PROPERTIES}
 _COLUMNS = {"user": "string", "score": "bigint", "place.x": "bigint", "micros": "bigint"}
 
 
 def run(place: Place) -> Result:
     rows, rounds = place.size(200_000, 500), place.size(5, 1)
     rnd = random.Random(7)
-    records = [_record(rnd) for _ in range(rows)]
+    records = [record(rnd) for _ in range(rows)]
     payloads = [json.dumps(record).encode() for record in records]
     cut = [payload[: len(payload) // 2] if n % 1000 == 7 else payload for n, payload in enumerate(payloads)]
     more = [json.dumps({**record, "mode": "duel"}).encode() for record in records]
-    schema = decoder_for(JsonSchema(1, (("", json.dumps(_SCHEMA)),)))
+    schema = decoder_for(JsonSchema(1, (("", json.dumps(SCHEMA)),)))
     cases = (
         _case("ten columns", schema, payloads, rounds, GOAL),
         _case("ten columns, 1 in 1,000 cut", schema, cut, rounds, GOAL),
@@ -77,7 +77,7 @@ class _Inferring:
         return bare.decoder_for(bare.without_schema({}), shape)
 
 
-def _record(rnd: random.Random) -> dict[str, Any]:
+def record(rnd: random.Random) -> dict[str, Any]:
     return {
         **game_event(rnd),
         "at": f"2026-01-{1 + rnd.randrange(28):02}T12:00:00.{rnd.randrange(10**6):06}Z",

@@ -6,7 +6,7 @@ import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,12 +100,13 @@ SPARK_TUNED = {SHUFFLE: str(2 * CORES), "spark.sql.adaptive.enabled": "true"}
 """Settings with which Spark's own MERGE is fast at these sizes."""
 
 
-def session(heap: str = "2g", **conf: str) -> SparkSession:
-    """A session with the settings of a pipeline's run."""
+def session(heap: str = "2g", packages: Sequence[str] = (), **conf: str) -> SparkSession:
+    """A session with the settings of a pipeline's run. `packages`: more jars."""
     return build_session(
         "distributary bench",
         master=f"local[{CORES}]",
         conf={**RUN_CONF, "spark.driver.memory": heap, **conf},
+        packages=packages,
         local_state=True,
     )
 

@@ -46,6 +46,7 @@ NAMES = (
     "merge_vs_spark_large",
     "scattered_merges",
     "merge_memory",
+    "merged_row_bytes",
     "history_vs_spark",
 )
 

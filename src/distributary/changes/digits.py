@@ -20,6 +20,8 @@ METADATA = "datastream_metadata"
 """The struct column that says of which event a row is, of files that Datastream has written."""
 CHANGE = "_change"
 """And of events that come as messages."""
+NUMBER = "change_sequence_number"
+"""The field of either that orders the events of a key."""
 
 
 def metadata_in(names: Collection[str]) -> str:

@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 
 from distributary.changes import anew
 from distributary.changes.digits import METADATA as METADATA
+from distributary.changes.digits import NUMBER as NUMBER
 from distributary.changes.digits import UNCHANGED, metadata_in, unchanged_columns
 from distributary.changes.keys import KeyIndex
 from distributary.changes.model import DEBEZIUM
 from distributary.changes.sequence import Bools, Numbers, OrderSettings, standing
 
-NUMBER = "change_sequence_number"
 KEY_LEFT = "UPDATE-DELETE"
 KEY_TAKEN = "UPDATE-INSERT"
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from distributary.tables.codec import codec_of, packing
 from distributary.tables.store import Store
 
 INDEXED_COLUMNS = 32
@@ -64,21 +65,20 @@ class DataFile:
 
 
 def write_data_file(table_uri: str, rows: pa.Table, store: Store) -> DataFile:
-    """Write `rows` as one Snappy Parquet file under `table_uri`, under a name never used before.
+    """Write `rows` as one Parquet file under `table_uri`, under a name never used before.
 
     Raises OSError when the store refuses it. A file whose commit never comes is an orphan that vacuum removes.
     """
-    name = f"part-{uuid.uuid4().hex}.snappy.parquet"
+    name = f"part-{uuid.uuid4().hex}.{codec_of(rows.schema)}.parquet"
     sink = pa.BufferOutputStream()
     collected: list[pq.FileMetaData] = []
     pq.write_table(
         rows,
         sink,
-        compression="snappy",
         metadata_collector=collected,
         store_schema=False,
         write_statistics=_columns_with_bounds(rows),
-        use_dictionary=_columns_with_dictionary(rows),
+        **packing(rows.schema, _columns_with_dictionary(rows)),
     )
     body = sink.getvalue()
     store.put(table_uri, name, body)

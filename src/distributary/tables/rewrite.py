@@ -33,7 +33,7 @@ from distributary.tables.store import Store
 
 PUTS = 50
 """How often a commit gives way to somebody else's before it gives up. Each round writes only what is new to it."""
-SMALL_BYTES = 4 << 20
+SMALL_BYTES = 2 << 20
 """Files smaller than that are written together."""
 
 Partition = Mapping[str, str]

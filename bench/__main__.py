@@ -45,6 +45,7 @@ NAMES = (
     "merge_vs_spark_small",
     "merge_vs_spark_large",
     "scattered_merges",
+    "answers",
     "merge_memory",
     "merged_row_bytes",
     "history_vs_spark",

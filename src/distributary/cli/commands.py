@@ -16,6 +16,7 @@ from distributary.cli.grants import grants
 from distributary.cli.history import history
 from distributary.cli.init import init
 from distributary.cli.inspect import inspect
+from distributary.cli.lean import be_lean
 from distributary.cli.log_format import LogFormat, OwnLogFormat, set_up
 from distributary.cli.options import GROUP, File, Force, Json, Yes
 from distributary.cli.output import note, note_places, say, say_json, show
@@ -247,6 +248,7 @@ def status(
     """
     if (as_json, watch, html is not None).count(True) > 1:
         raise BadInput(detail="--json, --watch and --html exclude each other; give one of them")
+    be_lean()
     kind = kind_of(load_file(file), file)
     if html is not None:
         write_page(file, html)
@@ -274,7 +276,10 @@ def verify(
     tables. Of messages, decodes a sample of each route and schema id anew, by the official library, and compares every
     value with its row.
     """
-    verification = kind_of(load_file(file), file).verify(deep=deep)
+    kind = kind_of(load_file(file), file)
+    if not kind.reads_foreign_files:
+        be_lean()
+    verification = kind.verify(deep=deep)
     from distributary.cli.render import verification_text
 
     say_json(verification.to_json()) if as_json else show(verification_text(verification))

@@ -14,6 +14,7 @@ import typer
 from typer.main import get_command
 
 from distributary.cli.commands import app
+from distributary.cli.lean import own_process
 from distributary.cli.log_format import are_structured
 from distributary.cli.output import note
 from distributary.errors import ConfigError, DistributaryError, Exit, Outage, without_stack
@@ -28,6 +29,7 @@ _MAX_LINE_CHARS = 500
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point of the `distributary` command; never returns."""
+    own_process()
     status = [int(Exit.ATTENTION)]
     # Registered first, so called last: after all other clean-up, and in place of the interpreter's own end.
     atexit.register(lambda: _leave(status[0]))

@@ -45,6 +45,8 @@ class PipelineKind(ABC):
     file: Path
     one_stream: ClassVar[str | None] = None
     """Why its routes cannot be shared out, and what to do instead; None where they can."""
+    reads_foreign_files: ClassVar[bool] = True
+    """Does it read files that others have written, in types that Delta does not have, as times of nanoseconds?"""
 
     def check(self) -> None:
         """Check what the pipeline file names and the configuration cannot see. Raises BadInput."""

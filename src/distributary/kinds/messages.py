@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class Messages(PipelineKind):
     """Layout `fanout`."""
 
+    reads_foreign_files = False
+
     def check_runs_here(self) -> None:
         return
 
@@ -35,13 +37,16 @@ class Messages(PipelineKind):
         return status(self.config)
 
     def verify(self, *, deep: bool) -> Verification:
-        from distributary.audit.judge.histories import judge_histories
         from distributary.audit.judge.payloads import judge_payloads
         from distributary.audit.judge.upserts import judge_upserts
         from distributary.audit.verify import verify
 
         verification = judge_payloads(self.config, verify(self.config), deep=deep)
         verification = judge_upserts(self.config, verification, self.quarantined_rows(), deep=deep)
+        if self.config.tables.history is None:
+            return verification
+        from distributary.audit.judge.histories import judge_histories
+
         return judge_histories(self.config, verification)
 
     def replay(self, route: str | None, reasons: Collection[Reason] | None) -> ReplayReport:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from distributary.config import DeltaSource, Pipeline
 from distributary.errors import SourceMissing
@@ -19,6 +17,9 @@ from distributary.sources.delta import NO_TABLE, ORIGIN_COLUMNS, reader_options
 from distributary.sources.delta_source import TableId, newest_of_table, seen_table, table_lag
 from distributary.sources.port import AnswerCache, Position, Sight, Source, SourceLag
 from distributary.sources.unread import AlreadyRead
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 NO_BRONZE = "bronze table yet. Hop 1 makes it: distributary run FILE, or run FILE --hop 1"
 
@@ -71,6 +72,8 @@ def bronze_stream(spark: SparkSession, config: Pipeline) -> DataFrame:
 
     Only the partitions that this stream needs are read. Raises SourceMissing when there is no bronze table yet.
     """
+    from pyspark.errors import AnalysisException
+
     source = bronze_source(config)
     try:
         rows = spark.readStream.format("delta").options(**reader_options(source)).load(source.path)
@@ -85,6 +88,8 @@ def bronze_stream(spark: SparkSession, config: Pipeline) -> DataFrame:
 
 def bronze_rows(spark: SparkSession, config: Pipeline, key: str, read: AlreadyRead) -> DataFrame | None:
     """What a stream has read of one partition (`read`), as its batches had it; None for nothing."""
+    from pyspark.sql import functions as F
+
     frames = []
     if read.version is not None:
         snapshot = spark.read.format("delta").option("versionAsOf", read.version).load(config.bronze_path)

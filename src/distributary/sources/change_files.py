@@ -10,15 +10,16 @@ the ledger lost, the checkpoint points at versions that are not there. The first
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, NoReturn
 
 from distributary.config import StateFolder
 from distributary.errors import BadInput, SourceDown, SourceMissing
 from distributary.sources.discovery import look, strays_left
 from distributary.sources.file_ledger import FILES_SCHEMA, FileLedger, read_version, waiting
 from distributary.sources.port import AnswerCache, Position, Sight, Source, SourceLag
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class ChangeFiles(Source):

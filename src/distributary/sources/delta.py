@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING
 
 from distributary.config import DeltaSource, Envelope
 from distributary.errors import SourceMissing
 from distributary.names import quoted, quoted_parts
 from distributary.shares import Share
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 ORIGIN_COLUMNS = ("topic", "partition", "offset", "timestamp")
 """Columns of a Kafka export that say where a row came from; taken over where the table has them."""
@@ -83,6 +83,9 @@ def delta_stream(
 
     Raises SourceMissing when there is no such table, or when it lacks a column that the envelope needs.
     """
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
     named = source.table or source.path
     reader = spark.readStream.format("delta").options(**reader_options(source))
     try:

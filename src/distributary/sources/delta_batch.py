@@ -11,18 +11,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from distributary.config import DeltaSource, Envelope, Tables
 from distributary.sources.data_files import BatchFiles, SourceColumn, SourceFile, spread
 from distributary.sources.delta import ORIGIN_COLUMNS, needed_columns
 from distributary.tables.store import Store, local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger("distributary")
 

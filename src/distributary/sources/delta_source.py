@@ -6,12 +6,10 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from distributary.config import DeltaSource, Envelope, Pipeline, StateFolder
 from distributary.errors import BadInput, SourceDown, SourceMissing, SourceReplaced
@@ -26,6 +24,10 @@ from distributary.tables.files import TableFiles
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger("distributary")
 Needed = Mapping[str, tuple[str, str]]
@@ -104,6 +106,8 @@ class DeltaRows(Source):
 
 def location(spark: SparkSession, table: str) -> str:
     """Where the catalog has a Delta table; empty where it does not say. Raises SourceMissing: it is none of Delta's."""
+    from pyspark.errors import AnalysisException
+
     try:
         detail = spark.sql(f"DESCRIBE DETAIL {quoted_parts(table)}").select("format", "location").first()
     except AnalysisException as e:

@@ -7,12 +7,10 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from pyspark.errors import PySparkAttributeError
-from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import KafkaSource, Pipeline
 from distributary.config.quantities import milliseconds
@@ -31,6 +29,9 @@ from distributary.sources.kafka import (
 )
 from distributary.sources.kafka_settings import java_settings
 from distributary.sources.port import ORIGIN, AnswerCache, Position, SeenIds, Sight, Source, SourceLag
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 READ_SEC = 15.0
 FURTHER = 16
@@ -149,6 +150,8 @@ def tasks_at_least(source: KafkaSource, cores: int | None) -> int | None:
 
 def _cores(spark: SparkSession) -> int | None:
     """How many tasks run at a time; None over Spark Connect, which does not say it."""
+    from pyspark.errors import PySparkAttributeError
+
     try:
         return spark.sparkContext.defaultParallelism
     except PySparkAttributeError:

@@ -13,6 +13,8 @@ import uuid
 
 from distributary.tables.store import Store, join, local_path
 
+PUTS = 50
+"""How often a commit gives way to somebody else's before it gives up. Each round writes only what is new to it."""
 SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 
 

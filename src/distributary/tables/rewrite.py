@@ -28,11 +28,10 @@ from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import widened_in_words
 from distributary.tables.faults import CommitConflict
 from distributary.tables.merge_files import FileWriter, LiveFile, Reader
+from distributary.tables.put_once import PUTS
 from distributary.tables.snapshot import WIDENED_KEY, Snapshot, Txn
 from distributary.tables.store import Store
 
-PUTS = 50
-"""How often a commit gives way to somebody else's before it gives up. Each round writes only what is new to it."""
 SMALL_BYTES = 2 << 20
 """Files smaller than that are written together."""
 

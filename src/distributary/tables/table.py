@@ -32,8 +32,7 @@ from distributary.tables.edge import edge
 from distributary.tables.evolve import Evolution, Policy, evolve, types_before
 from distributary.tables.faults import CommitConflict
 from distributary.tables.log_adds import places_of
-from distributary.tables.put_once import cannot_put_once
-from distributary.tables.rewrite import PUTS, Partition, rewrite_wider
+from distributary.tables.put_once import PUTS, cannot_put_once
 from distributary.tables.snapshot import HOOKS, ROWS_KEY, Owner, Snapshot, Txn, columns_of, delta_schema
 from distributary.tables.store import Store, engine_uri
 
@@ -134,7 +133,7 @@ class Table:
         txn: Txn,
         *,
         about: Mapping[str, str] | None = None,
-        within: Callable[[Partition], bool] | None = None,
+        within: Callable[[Mapping[str, str]], bool] | None = None,
     ) -> int | None:
         """Take `files` into the table, as it was decided upon by what was `before`, in one marked commit. Creates the
         table; adds its new columns first; where columns get wider, the table's own files are written anew.
@@ -152,6 +151,9 @@ class Table:
             narrow = types_before(before.schema, evolution.schema)
             if not narrow.equals(before.schema):
                 before.add_columns(narrow)
+            # Seldom: what writes files anew comes with all that merges rows.
+            from distributary.tables.rewrite import rewrite_wider
+
             return rewrite_wider(
                 self.uri, narrow, evolution.schema, self.store, txn=txn, added=files, about=about, within=within
             )

@@ -13,7 +13,6 @@ from typing import Any
 from distributary.audit.recount import QuarantineCount, count_quarantine
 from distributary.audit.status.lag import pipeline_lag
 from distributary.config import Pipeline
-from distributary.engine.changes.table_settings import history_of
 from distributary.errors import Exit, Reason
 from distributary.names import shown
 from distributary.sources.port import SourceLag
@@ -245,7 +244,7 @@ def _tables(config: Pipeline, entries: Sequence[Entry], quarantine: QuarantineCo
         last = [newest[route]] if route in newest else []
         entry = _judged(sums[route], last)
         table = _table(route, entry, written.get(route), quarantine, now)
-        history = None if entry.merged is None else history_of(config, entry.about, entry.table)
+        history = None if entry.merged is None else _history_of(config, entry)
         tables.append(replace(table, refused=max(0, refused_rows(last)), history=history))
     return tables
 
@@ -360,3 +359,10 @@ def _iso(micros: int | None) -> str | None:
     if micros is None:
         return None
     return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _history_of(config: Pipeline, entry: Entry) -> str | None:
+    # All that there is of change events comes with it: half of what `status` of plain tables would import.
+    from distributary.engine.changes.table_settings import history_of
+
+    return history_of(config, entry.about, entry.table)

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from distributary.config import Pipeline
-from distributary.engine.changes.planned import last_file_batch as last_file_batch
 from distributary.sources.discovery import waiting_files
 from distributary.sources.file_ledger import after_file_batch, read_version
 from distributary.sources.listing import place
@@ -51,6 +50,17 @@ def _time_ms(folder: str) -> int:
         except ValueError:
             continue
     return 0
+
+
+def last_file_batch(ledger: Ledger) -> int:
+    """The last file batch of the file ledger that a finished batch has taken; -1 for none.
+
+    A batch has one file batch, or, seldom, none: then its number runs ahead.
+    """
+    if ledger.stream is None:
+        return -1
+    batch = ledger.finished[ledger.stream]
+    return int(ledger.details(ledger.stream, batch).get("parcel", batch))
 
 
 def version_read(config: Pipeline, store: Store) -> int:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from distributary.changes.model import FileEvents, Reading
 from distributary.config import Pipeline
 from distributary.engine.apart import Apart, WorkerDied
+from distributary.engine.changes.backlog import last_file_batch
 from distributary.engine.changes.fitting import FilePart, RouteEvents, fit
 from distributary.engine.changes.log_append import payload_schema
 from distributary.engine.changes.read import events_of
@@ -124,17 +125,6 @@ def _batches(config: Pipeline, ledger: FileLedger, taken_before: list[Attempts],
     source = config.change_files
     new = file_batches(listed.files, source.max_files_per_batch, source.max_bytes_per_batch)
     return [*taken_before, *([(ref, ledger.known_files.attempts(ref) + 1) for ref in refs] for refs in new)]
-
-
-def last_file_batch(ledger: Ledger) -> int:
-    """The last file batch of the file ledger that a finished batch has taken; -1 for none.
-
-    A batch has one file batch, or, seldom, none: then its number runs ahead.
-    """
-    if ledger.stream is None:
-        return -1
-    batch = ledger.finished[ledger.stream]
-    return int(ledger.details(ledger.stream, batch).get("parcel", batch))
 
 
 @dataclass(frozen=True)

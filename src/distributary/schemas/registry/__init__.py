@@ -153,9 +153,16 @@ def open_registry(config: RegistryConfig) -> Registry:
     # Imported here: the adapters import this module for its types.
     from distributary.schemas.registry.by_hand import TextsByHand
     from distributary.schemas.registry.cache import CachedRegistry
-    from distributary.schemas.registry.confluent import ConfluentRegistry
-    from distributary.schemas.registry.embedded import EmbeddedRegistry
 
-    registry: Registry = EmbeddedRegistry(Path(config.path)) if config.path is not None else ConfluentRegistry(config)
+    registry: Registry
+    if config.path is not None:
+        from distributary.schemas.registry.embedded import EmbeddedRegistry
+
+        registry = EmbeddedRegistry(Path(config.path))
+    else:
+        # Its client brings an HTTP stack, which takes a tenth of a second.
+        from distributary.schemas.registry.confluent import ConfluentRegistry
+
+        registry = ConfluentRegistry(config)
     registry = registry if config.cache is None else CachedRegistry(registry, Path(config.cache))
     return TextsByHand(registry, config.texts) if config.texts else registry

@@ -43,9 +43,9 @@ TASK_ROWS = 20_000_000
 """Rows of the files that may hold a key of the batch, up to which a merge is one task's work. A task holds a byte for
 each of them, the keys and sequence numbers of one file at a time, and two files of `FILE_BYTES` that it writes. Its
 time grows with them: Spark rewrites a larger table with all its tasks."""
-SMALL_BYTES, SMALL_FILES = 2 << 20, 8
+SMALL_BYTES, SMALL_FILES = 1 << 20, 8
 """Files smaller than that take in new rows where they are written anyway, and so many of them become one. A full one
-(`FILE_BYTES` of rows) has 3 MB or more: narrow rows of a backfill are packed to a twentieth (`tables.codec`)."""
+(`FILE_BYTES` of rows) has more, also of the narrowest rows: their metadata is packed to a fortieth (`tables.codec`)."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from distributary.tables.put_once import PUTS
 from distributary.tables.snapshot import WIDENED_KEY, Snapshot, Txn
 from distributary.tables.store import Store
 
-SMALL_BYTES = 2 << 20
+SMALL_BYTES = 1 << 20
 """Files smaller than that are written together."""
 
 Partition = Mapping[str, str]

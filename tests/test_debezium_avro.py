@@ -126,7 +126,7 @@ def test_values_that_were_not_logged_and_messages_that_cannot_be_used_are_told_a
     ]
     found = same(messages)
     assert [row[3][METADATA]["schema_key"] for row in found[:2]] == ["big,list,raw", ""]
-    assert [bad.reason for bad in read(messages).bad] == [Reason.TRUNCATED, Reason.BAD_POSITION]
+    assert [bad.reason for bad in read(messages).bad] == [Reason.BAD_POSITION]
 
 
 def test_flattened_rows_and_tombstones_are_read_by_offset() -> None:

@@ -135,8 +135,8 @@ class Table:
             self._tell("r", at, row, place, snapshot="incremental")
 
 
-def told(connector: str, steps: Sequence[Step], *, toast: bool = False) -> Table:
-    table = Table(Log(connector), toast=toast)
+def told(connector: str, steps: Sequence[Step], *, toast: bool = False, kind: type[Table] = Table) -> Table:
+    table = kind(Log(connector), toast=toast)
     for key in range(3):
         table.live(("put", key, 1))
     for step in steps:

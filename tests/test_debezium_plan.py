@@ -90,12 +90,12 @@ def test_a_plan_counts_what_would_be_set_aside_by_reason(tmp_path: Path) -> None
     good = put("c", 1, 0, 10, name="a")
     other = put("u", 1, 1, 20, name="b")._replace(key=text({"name": "b"}))
     body = json.loads(good.value or b"")
-    truncate = text({**body, "payload": {**body["payload"], "op": "t", "after": None}})
-    bad = good._replace(value=truncate, key=None, record=good.record._replace(offset=2))
+    unknown = text({**body, "payload": {**body["payload"], "op": "x", "after": None}})
+    bad = good._replace(value=unknown, key=None, record=good.record._replace(offset=2))
     sent = [good, other, bad, good._replace(value=b"{", record=good.record._replace(offset=3))]
     table = planned(shop, sent)["shop.orders"]
     assert table.rows_written == 1
-    assert set(table.reasons) == {Reason.OTHER_KEY.value, Reason.TRUNCATED.value}
+    assert set(table.reasons) == {Reason.OTHER_KEY.value, Reason.UNKNOWN_CHANGE_TYPE.value}
     shop.take(sent)
     assert [reason for reason, _ in shop.quarantined()] == ["CORRUPT_ENVELOPE", *sorted(table.reasons)]
 

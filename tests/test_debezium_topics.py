@@ -319,15 +319,15 @@ def test_what_cannot_be_used_is_set_aside_and_the_rest_is_written(tmp_path: Path
     shop = Shop(tmp_path)
     good = put("c", 1, 0, 10, name="a")
     body = json.loads(good.value or b"")
-    truncate = text({**body, "payload": {**body["payload"], "op": "t", "after": None}})
+    unknown = text({**body, "payload": {**body["payload"], "op": "x", "after": None}})
     bad = [
         good._replace(value=b"{", record=good.record._replace(offset=1)),
-        good._replace(value=truncate, key=None, record=good.record._replace(offset=2)),
+        good._replace(value=unknown, key=None, record=good.record._replace(offset=2)),
     ]
     heartbeat = good._replace(value=b'{"ts_ms":1}', record=good.record._replace(offset=3))
     report = shop.take([good, *bad, heartbeat])
     assert (report.rows_in, report.rows_written, report.tombstones) == (3, 1, 1)
-    assert shop.quarantined() == [("CORRUPT_ENVELOPE", "open"), (Reason.TRUNCATED.value, "open")]
+    assert shop.quarantined() == [("CORRUPT_ENVELOPE", "open"), (Reason.UNKNOWN_CHANGE_TYPE.value, "open")]
 
 
 def test_a_message_for_which_the_reader_raises_is_set_aside_alone(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from distributary.avro.schema import Node
 from distributary.changes import casts
-from distributary.changes.model import METADATA_TYPE, SOURCE_TYPE, Kind, SourceTable
+from distributary.changes.model import DEBEZIUM, METADATA_TYPE, SOURCE_TYPE, Kind, SourceTable
 from distributary.errors import Reason
 
 Mask = npt.NDArray[np.bool_]
@@ -30,6 +30,8 @@ IN_SOURCE = frozenset(SOURCE_TYPE.names) | {
     "change_type", "is_deleted", "binlog_file", "binlog_position", "collection", *KEYS
 }  # fmt: skip
 DELETES = ("DELETE", "UPDATE-DELETE")
+TRUNCATE = "TRUNCATE"
+"""Of Debezium: deletes all rows of the table, and names none (`changes.truncates`)."""
 CHANGE_TYPES = ("INSERT", "UPDATE", "UPDATE-INSERT", "READ", "", *DELETES)
 PREFIXES = {
     "mysql": Kind.MYSQL,
@@ -103,7 +105,9 @@ class Metadata:
         rows, top = self._rows, self._rows.top
         source = pa.StructArray.from_arrays([self.source[name] for name in SOURCE_TYPE.names], fields=list(SOURCE_TYPE))
         backfill = pc.or_kleene(_each_value(self.read_method, _is_backfill), pc.equal(self.change_type, "READ"))
-        deleted = pc.or_kleene(self._flag(rows.source, "is_deleted"), pc.is_in(self.change_type, pa.array(DELETES)))
+        deleted = pc.or_kleene(
+            self._flag(rows.source, "is_deleted"), pc.is_in(self.change_type, pa.array([*DELETES, TRUNCATE]))
+        )
         return {
             "uuid": self._text(top, "uuid"),
             "source_timestamp": self._millis("source_timestamp"),
@@ -155,6 +159,8 @@ class Metadata:
 
     def _check(self) -> None:
         is_known = pc.is_in(self.change_type, pa.array([*CHANGE_TYPES, None], pa.string()))
+        is_truncate = pc.and_(pc.equal(self.change_type, TRUNCATE), pc.equal(self.read_method, DEBEZIUM))
+        is_known = pc.or_(is_known, pc.fill_null(is_truncate, False))
         if not pc.all(is_known).as_py():
             for place in np.flatnonzero(~is_known.to_numpy(zero_copy_only=False)):
                 value = self.change_type[int(place)].as_py()

@@ -117,6 +117,7 @@ class Merge:
     - `anew`: the source's log has begun anew: once the settings say since when, all of the log table is merged again,
       since changes that it ignored before may be newer than the rows.
     - `why_spark`: why Spark must merge; its rows lie in `files`, in the folder for that. `by_spark`: it has.
+    - `truncates`: what the table is to remember of TRUNCATEs (`changes.truncates`), where it is made by Spark.
     """
 
     table: str | None = None
@@ -135,6 +136,7 @@ class Merge:
     late: tuple[pa.Table, ...] = ()
     late_rows: int = 0
     resolved: tuple[str, ...] = ()
+    truncates: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -175,6 +177,7 @@ class Merge:
             late=self.late + other.late,
             late_rows=self.late_rows + other.late_rows,
             resolved=self.resolved + other.resolved,
+            truncates=other.truncates or self.truncates,
             seconds=added(self.seconds, other.seconds),
         )
 

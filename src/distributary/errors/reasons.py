@@ -167,9 +167,11 @@ class Reason(StrEnum):
     )
     TRUNCATED = (
         "TRUNCATED",
-        "The source's table was emptied by TRUNCATE, which names no rows: the merged table keeps those that it has.",
-        "Delete them from the merged table: `datastream_metadata` says of when a row is. `resync` makes that table "
-        "from its log, so it brings them back.",
+        "The source's table was emptied by TRUNCATE, and nobody can say yet which rows that deletes: no row of the "
+        "table has come before it, or changes are told apart by offset (`order: offset`, `flattened`), by which it "
+        "has no place among them.",
+        "`distributary replay` follows it once there are rows. With `order: offset`, delete the rows from the merged "
+        "table: `datastream_metadata` says of when a row is.",
     )
     NO_ROW_IMAGE = (
         "NO_ROW_IMAGE",

@@ -15,6 +15,7 @@ import pyarrow as pa
 from distributary.changes.model import Kind
 from distributary.changes.reduce import reduce_rows
 from distributary.config import Pipeline
+from distributary.engine.changes.emptying import all_truncates, remember, without_truncates
 from distributary.engine.changes.gather import Gathered, by_share
 from distributary.engine.changes.key_columns import (
     NEWEST,
@@ -159,6 +160,7 @@ class _Rebuild:
             self.owner = replace(self.owner, keys=self.keys)
             self._build(log, schema)
             if self._commit(tables, self._mark(log, table)):
+                self._remember()
                 return self.report
             self.report.caught_up = attempt + 1
         raise StoreDown(
@@ -180,6 +182,13 @@ class _Rebuild:
                 return False
         merged = as_merged(schema.empty_table(), self.keys, self.rules).schema
         return self._replaced(self.uri, tables[self.uri], merged, self.report.files, txn)
+
+    def _remember(self) -> None:
+        """Let the tables know of the log's TRUNCATEs, for events that come later."""
+        truncates = all_truncates(None, self._came, self.rules.order)
+        for uri, own in ((self.history_uri, truncates), (self.uri, truncates.newest())):
+            if uri is not None:
+                remember(Table(uri, self.store, self.owner).open(), own)
 
     def _replaced(
         self, uri: str, table: Snapshot | None, schema: pa.Schema, files: Sequence[DataFile], txn: Txn
@@ -210,10 +219,11 @@ class _Rebuild:
         self._columns = schema
         report = replace(self.report, rows=0, events=0, passes=shares.count, files=[], versions=0, history=[])
         orphans: list[pa.Table] = []
+        self._came: list[pa.Array] = []
         resolved: pa.Table | None = None
         for share in by_share(self._keyed(names, schema, orphans, report), shares):
             every = self.rules.is_partial or self.history_uri is not None
-            gathered = Gathered(self.keys, self.rules.order, keeps_all=every)
+            gathered = Gathered(self.keys, order := self.rules.order, keeps_all=every)
             for piece in share.pieces:
                 gathered.add(piece)
             newest_rows = gathered.rows()
@@ -225,9 +235,10 @@ class _Rebuild:
                 report.unknown = unknown.num_rows
             if resolved is not None:
                 newest_rows = pa.concat_tables([newest_rows, shares.of(resolved, share.number)])
+            newest_rows, truncates = newest_rows.drop_columns([ORIGIN]), all_truncates(None, self._came, order)
             if self.history_uri is not None:
-                self._add_history(self.history_uri, newest_rows.drop_columns([ORIGIN]), report)
-            rows = self._reduced(newest_rows).drop_columns([ORIGIN])
+                self._add_history(self.history_uri, truncates.ended(newest_rows, self.keys), report)
+            rows = self._reduced(truncates.emptied(newest_rows, self.keys))
             if rows.num_rows:
                 rows = as_merged(rows, self.keys, self.rules)
                 report.rows += rows.num_rows
@@ -244,7 +255,7 @@ class _Rebuild:
         self, names: Sequence[str], schema: pa.Schema, orphans: list[pa.Table], report: LogRebuilt
     ) -> Iterator[pa.Table]:
         """The log's rows that have a key; the others go to `orphans`."""
-        for piece in log_rows(self.log_uri, names, self.store, schema):
+        for piece in without_truncates(log_rows(self.log_uri, names, self.store, schema), self._came):
             report.events += piece.num_rows
             rows, lost = split(whole(piece, self.types), self.keys)
             if lost.num_rows:

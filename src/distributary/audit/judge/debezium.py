@@ -43,16 +43,22 @@ PURGED = "distributary.tombstonesPurgedUntil"
 @dataclass
 class _JudgedTable:
     """What is known of one source table. By key, `newest`: several of one place are one event that was sent again;
-    `before`: those of the place before it, where changes name the row that they are of."""
+    `before`: those of the place before it, where changes name the row that they are of. `emptied`: the newest
+    TRUNCATE."""
 
     newest: dict[str, list[JudgedChange]] = field(default_factory=dict)
     before: dict[str, list[JudgedChange]] = field(default_factory=dict)
+    emptied: list[JudgedChange] = field(default_factory=list)
     keys: tuple[str, ...] = ()
     rows: int = 0
     gone: int = 0
     wrong: Counter[str] = field(default_factory=Counter)
 
     def take(self, change: JudgedChange) -> None:
+        if change.empties:
+            if not self.emptied or change.place > self.emptied[0].place:
+                self.emptied = [change]
+            return
         key = json.dumps(key_of(change.values, self.keys))
         newest, before = self.newest.get(key), self.before.get(key)
         if newest is None or change.event == newest[0].event:
@@ -71,6 +77,14 @@ class _JudgedTable:
             if all(newest.gives_way(before[0]) for newest in holding[key]):
                 holding[key] = before
         return holding
+
+    def standing(self) -> dict[str, list[JudgedChange]]:
+        """`holding`, of which those before the newest TRUNCATE are deleted by it."""
+        holding = self.holding()
+        if not self.emptied:
+            return holding
+        last = self.emptied[0].place
+        return {key: self.emptied if newest[0].place < last else newest for key, newest in holding.items()}
 
 
 def _newest(changes: list[JudgedChange] | None, change: JudgedChange) -> list[JudgedChange]:
@@ -185,7 +199,7 @@ def _judge_log(table: TableCheck, rules: MessageRules, records: Records, store: 
 
 
 def _judge_merged(uri: str, store: Store, judged: _JudgedTable) -> None:
-    unmatched = judged.holding()
+    unmatched = judged.standing()
     for rows in table_rows(uri, store):
         for row in rows:
             newest = unmatched.pop(json.dumps(key_of(row, judged.keys)), None)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from distributary.audit.judge.plain_values import Clock, Day, Moment
 
 _HOUR_MS = int(timedelta(hours=1).total_seconds() * 1000)
-_TYPES = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "r": "READ"}
+_TYPES = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "r": "READ", "t": "TRUNCATE"}
 _MOVED = {"UPDATE-INSERT": "INSERT", "UPDATE-DELETE": "DELETE"}
 
 
@@ -34,6 +34,11 @@ class JudgedChange(NamedTuple):
     transaction: str = ""
     row: str = ""
     event: tuple[Any, ...] = ()
+
+    @property
+    def empties(self) -> bool:
+        """Does it delete all rows that are older?"""
+        return self.type == "TRUNCATE"
 
     def is_of_type(self, type_in_row: str | None) -> bool:
         """A key change may be known as one (by the record's headers), or as a delete and an insert."""
@@ -86,12 +91,12 @@ class MessageRules:
             fields = {field["field"]: field for field in schema.get("fields", ())}
             kinds = _kinds(fields.get("after") or fields.get("before") or {})
         source, op = body["source"], body["op"]
-        deleted = op == "d"
+        deleted = op in ("d", "t")
         if source.get("connector") == "mongodb":
             named = {"_id": named.get("id", named.get("_id"))}
             row = {**named, "data": None if deleted else body["after"]}
         else:
-            row = dict((body["before"] or named) if deleted else body["after"])
+            row = {} if op == "t" else dict((body["before"] or named) if deleted else body["after"])
         unknown = [] if deleted else [name for name, field_value in row.items() if self._is_unknown(field_value)]
         values = {name: _read(kinds.get(name), field_value) for name, field_value in row.items() if name not in unknown}
         place = self._place(source, op, offset)

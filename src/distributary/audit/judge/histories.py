@@ -216,11 +216,14 @@ def compare(
     wrong: Counter[str] = Counter()
     with Scratch("history") as folder:
         sorted_rows = _Sorted(folder)
-        orphans = []
+        orphans, emptied = [], []
         by_row: dict[tuple[Any, Any], str] = {}
         for rows in log:
             for row in rows:
                 key, event = rules.key(row), rules.said(row)
+                if event.change == "TRUNCATE":
+                    emptied.append(event)
+                    continue
                 if event.deleted and event.row and all(key_value is None for key_value in json.loads(key)):
                     orphans.append(event)
                     continue
@@ -232,6 +235,8 @@ def compare(
         for rows in history:
             sorted_rows.add((rules.key(row), _version(row, rules)) for row in rows if not row["_deleted"])
         for events, in_table in sorted_rows.by_key():
+            # It ends what came before it.
+            events += [end for end in emptied if any(event.place < end.place for event in events)]
             wrong.update(_differences(versions(events), sorted(in_table, key=_when)))
         sorted_rows.close()
     return wrong

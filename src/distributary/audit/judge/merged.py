@@ -56,6 +56,7 @@ class MergedJudge:
     held: ByKey
     names: Names
     orphans: list[Meta] = field(default_factory=list)
+    emptied: list[Meta] = field(default_factory=list)
     found: Counter[str] = field(default_factory=Counter)
     partly: bool = False
     unjudged: int = 0
@@ -67,7 +68,9 @@ class MergedJudge:
     def _keyed(self, events: Iterable[SourceEvent]) -> Iterator[tuple[str, KeyEvent]]:
         for file, row, meta, values, spelt in events:
             key = self._key_of(values) if spelt is None else spelt
-            if meta.deleted and meta.row_id and all(key_value is None for key_value in key):
+            if meta.change_type == "TRUNCATE":
+                self.emptied = [max((*self.emptied, meta), key=self.rules.order.place)]
+            elif meta.deleted and meta.row_id and all(key_value is None for key_value in key):
                 self.orphans.append(meta)
             else:
                 yield json.dumps(key), KeyEvent(meta, file, row, alike(values))
@@ -139,6 +142,9 @@ class MergedJudge:
             if from_files
             else by_reconcile
         )
+        place = self.rules.order.place
+        if self.emptied and place(newest[0].meta) < place(self.emptied[0]):
+            newest = [KeyEvent(self.emptied[0], "", -1, 0)]
         since = max((e.meta.source_ms or 0 for e in by_reconcile), default=0)
         return by_reconcile if by_reconcile and (newest[0].meta.source_ms or 0) < since - HOUR_MS else newest
 

@@ -105,7 +105,7 @@ def _whole(columns: StoredMessages) -> _TakenChanges | None:
     after, before = (_fields(images[name]) if name in images else {} for name in ("after", "before"))
     names = dict.fromkeys([*after, *before])
     row = {name: _one_of(after.get(name), before.get(name), deleted) for name in names}
-    has_image = np.where(deleted, True, _valid(images.get("after"), count))
+    has_image = np.where(deleted | headers.truncates, True, _valid(images.get("after"), count))
     kind = _kind_of(columns.kind, ("after", "before"))
     kinds = {name: kind.get(name, AS_IS) for name in names}
     return _TakenChanges(headers, _with_key(row, _named(columns.key), deleted), has_image, kinds)

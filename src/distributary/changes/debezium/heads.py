@@ -9,15 +9,17 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from distributary.changes.debezium.positions import KINDS, Parts, place_by_offset, place_of
+from distributary.changes.metadata import TRUNCATE
 from distributary.changes.model import Kind, SourceTable
 from distributary.errors import Reason
 
-CHANGES = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "r": "READ"}
+CHANGES = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "r": "READ", "t": TRUNCATE}
 WITHOUT_SCHEMA = frozenset({"mysql", "mariadb", "mongodb"})
 SNAPSHOTS = frozenset({"true", "first", "first_in_data_collection", "last_in_data_collection", "last", "incremental"})
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
 NO_DOCUMENT = "the message does not hold the row as it is after the change"
+NO_PLACE = "a TRUNCATE, and only by its place in the source's log could it be told which rows are older"
 FLAT_FIELDS = frozenset(
     {
         "op",
@@ -130,7 +132,10 @@ def head_of(change_head: ChangeHeader, record: Record, form: Form) -> Head:
     """Raises Unusable."""
     change = CHANGES.get(change_head.op)
     if change is None:
-        raise _no_change(change_head)
+        names = ", ".join(CHANGES)
+        raise Unusable(Reason.UNKNOWN_CHANGE_TYPE, f"op is {change_head.op[:40]!r}; known are {names}")
+    if change == TRUNCATE and (form.by_offset or form.flattened):
+        raise Unusable(Reason.TRUNCATED, NO_PLACE)
     source = change_head.source
     connector = source.get("connector")
     kind = KINDS.get(str(connector), Kind.GENERIC) if connector is not None else kind_by_fields(source)
@@ -154,7 +159,7 @@ def head_of(change_head: ChangeHeader, record: Record, form: Form) -> Head:
     return Head(
         table,
         change,
-        change in ("DELETE", "UPDATE-DELETE"),
+        change in ("DELETE", "UPDATE-DELETE", TRUNCATE),
         backfill,
         source_ms,
         change_head.time_ms if change_head.time_ms is not None else record.time_ms,
@@ -164,13 +169,6 @@ def head_of(change_head: ChangeHeader, record: Record, form: Form) -> Head:
         record.topic,
         _kept(source, change_head.transaction),
     )
-
-
-def _no_change(change_head: ChangeHeader) -> Unusable:
-    if change_head.op == "t":
-        return Unusable(Reason.TRUNCATED, "the source's table was emptied by TRUNCATE")
-    known_ops = ", ".join((*CHANGES, "t"))
-    return Unusable(Reason.UNKNOWN_CHANGE_TYPE, f"op is {change_head.op[:40]!r}; known are {known_ops}")
 
 
 def kind_by_fields(source: Mapping[str, Any]) -> Kind:

@@ -32,7 +32,7 @@ from distributary.changes.debezium.positions import sequence
 from distributary.changes.debezium.token_rows import NULL, Fields, TokenRows, schema_key_of
 from distributary.changes.debezium.unlogged import stands_for_unchanged, txns
 from distributary.changes.file_events import EventParts
-from distributary.changes.metadata import Rows
+from distributary.changes.metadata import TRUNCATE, Rows
 from distributary.changes.model import DEBEZIUM, BadEvent, FileEvents, Reading
 from distributary.errors import Reason
 
@@ -163,6 +163,8 @@ def _flattened(schema: bytes, fields: Fields, key: Fields, keys: tuple[str, ...]
 def _row(change: _Change, head: Head, form: Form, body: bytes) -> _Row:
     """The row's fields; those that were not logged are null. Raises Unusable."""
     row = change.row
+    if head.change_type == TRUNCATE:
+        return _Row(row or {}, ())
     if row is None:
         if not head.deleted:
             raise Unusable(Reason.NO_ROW_IMAGE, NO_DOCUMENT)

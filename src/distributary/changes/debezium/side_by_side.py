@@ -92,6 +92,10 @@ class ChangeHeaders:
         return _bools(pc.equal(self.op, "d"))
 
     @property
+    def truncates(self) -> Bools:
+        return _bools(pc.equal(self.op, "t"))
+
+    @property
     def backfill(self) -> Bools:
         snapshot = pc.is_in(pc.utf8_lower(self.field("snapshot")), value_set=pa.array(sorted(SNAPSHOTS)))
         return _bools(pc.equal(self.op, "r")) | _bools(snapshot)
@@ -106,6 +110,8 @@ def places(kind: Kind, headers: ChangeHeaders, origins: RecordOrigins, form: For
     """The place of each change, and of which it is known: only these may be given to `metadata`."""
     rows = len(headers.op)
     is_change = _bools(pc.is_in(headers.op, value_set=pa.array(list(CHANGES))))
+    if form.by_offset or form.flattened:
+        is_change &= ~headers.truncates
     offset, time = _whole(origins.offset), np.maximum(_whole(headers.source_ms), 0)
     out = np.zeros((rows, 4), np.uint64)
     if form.by_offset:

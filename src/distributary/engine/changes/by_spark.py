@@ -15,8 +15,11 @@ from pyspark.sql import functions as F
 
 from distributary.changes.digits import metadata_in
 from distributary.changes.handed_on import HandedOn, of_keys
+from distributary.changes.model import METADATA_TYPE
 from distributary.changes.reduce import METADATA, NUMBER, Reduced, reduce_rows
+from distributary.changes.truncates import Truncates
 from distributary.changes.unfilled import Unfilled
+from distributary.engine.changes.emptying import all_truncates, remember
 from distributary.engine.changes.key_columns import key_types
 from distributary.engine.changes.keyed_table import Into, absent
 from distributary.engine.changes.merging import UNSAID, done_by, of_one_log, purged_until, write_reduced
@@ -84,6 +87,9 @@ class BySpark:
                     if decided_file is not None:
                         files.append(decided_file)
                         rows = _in_place_of(rows, _read(session, [join(spec.parts, decided_file.path)]), into.keys)
+            if table is None and begun.truncates:
+                truncates = Truncates.read(begun.truncates, METADATA_TYPE, rules.order)
+                remember(into.table(spec).open(), truncates)
             by_spark = done_by(into, merged)
             merge = replace(
                 merge,
@@ -148,6 +154,7 @@ def _completed(rows: DataFrame, keys: pa.Table, into: Into, rules: MergeRules, s
     types = key_types(own.schema, into.keys)
     events = [own, all_of(into.source, spec, keys, own, types)]
     all_events = pa.concat_tables(events, promote_options="permissive")
+    all_events = all_truncates(into.table(spec).open(), (), rules.order).emptied(all_events, into.keys)
     return write_reduced(
         reduce_rows(all_events, into.keys, rules.order, rules.gaps(absent(all_events, into.brought))), spec
     )

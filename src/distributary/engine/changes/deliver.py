@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from distributary.changes.model import SourceTable
+from distributary.changes.truncates import NO_TABLE, is_truncate
 from distributary.engine.changes.fitting import Fitted, RouteEvents, newest_ms, origins
 from distributary.engine.changes.key_columns import key_columns
 from distributary.engine.changes.log_append import append_events, write_files
@@ -65,6 +67,9 @@ def deliver_route(events: RouteEvents, spec: ChangeSpec) -> tuple[Outcome, list[
     try:
         log, merged = spec.named.log(source), spec.named.merged(source)
         outcome = replace(outcome, table=log or merged or "", merge=Merge(merged))
+        events, unknown = with_keys(events, spec)
+        if not events.parts:
+            return outcome, unknown
         keys = [spec.named.keys(source, named_keys) for named_keys in events.key_lists()]
         about = replace(about, keys=keys[0], has_log=log is not None or not keys[0])
         outcome = replace(outcome, events=about)
@@ -91,7 +96,31 @@ def deliver_route(events: RouteEvents, spec: ChangeSpec) -> tuple[Outcome, list[
         if not about.has_log:
             return _failed(events, spec, outcome, e)
         outcome = replace(outcome, merge=(outcome.merge or Merge()).parked(e))
-    return outcome, fitted.rejected
+    return outcome, [*fitted.rejected, *unknown]
+
+
+def with_keys(events: RouteEvents, spec: ChangeSpec) -> tuple[RouteEvents, list[pa.Table]]:
+    """The events with their TRUNCATEs, which have no key, as events of the others' key; and those that have no table
+    yet, for the quarantine."""
+    if not any(is_truncate(file_events.events) for file_events in events.parts):
+        return events, []
+    others = [file_events for file_events in events.parts if not is_truncate(file_events.events)]
+    truncates = [file_events for file_events in events.parts if is_truncate(file_events.events)]
+    keys = others[0].events.keys if others else known_keys(events.source, spec)
+    if keys is None:
+        origin = origins(replace(events, parts=truncates), spec.batch)
+        return RouteEvents(events.source), [rejected_events(events.source.route, origin, Reason.TRUNCATED, NO_TABLE)]
+    named = [replace(file_events, events=replace(file_events.events, keys=keys)) for file_events in truncates]
+    return replace(events, parts=[*others, *named]), []
+
+
+def known_keys(source: SourceTable, spec: ChangeSpec) -> tuple[str, ...] | None:
+    """The key columns of a route's merged table; () for a table that takes all its events; None where there is none."""
+    if (tip := spec.merge_tips.get(source.route)) is not None:
+        return tuple(tip.keys)
+    uri = spec.named.merged(source)
+    table = None if uri is None else Table(uri, spec.store).open()
+    return None if table is None else () if table.owner is None else tuple(table.owner.keys)
 
 
 def _log(events: RouteEvents, log: str | None, table: str, spec: ChangeSpec) -> tuple[Fitted, Append]:

@@ -25,12 +25,14 @@ from distributary.tables.table import Table
 
 @dataclass(frozen=True)
 class Into:
-    """The table at `uri`, and what is known of the rows for it. `brought`: columns by schema key."""
+    """The table at `uri`, and what is known of the rows for it. `brought`: columns by schema key. `truncates`: the
+    metadata of the TRUNCATEs that come with them (`changes.truncates`)."""
 
     source: SourceTable
     uri: str
     keys: tuple[str, ...]
     brought: Mapping[str, Sequence[str]]
+    truncates: tuple[pa.Array, ...] = ()
 
     @property
     def route(self) -> str:

@@ -19,13 +19,16 @@ from distributary.changes.anew import BegunAnew
 from distributary.changes.handed_on import HandedOn
 from distributary.changes.model import SourceTable
 from distributary.changes.reduce import Reduced, reduce_rows
+from distributary.changes.truncates import Truncates, apart
 from distributary.changes.unfilled import Unfilled
-from distributary.engine.changes.fitting import Fitted, RouteEvents
+from distributary.engine.changes.emptying import all_truncates, older_rows, remember, without_truncates
+from distributary.engine.changes.fitting import Fitted, RouteEvents, with_origin
 from distributary.engine.changes.gather import Gathered, by_share
 from distributary.engine.changes.key_columns import KeyTypes, key_columns, key_types, whole
 from distributary.engine.changes.key_shares import key_shares
 from distributary.engine.changes.keyed_table import Into, absent, check_keys, hold, with_wider_keys
 from distributary.engine.changes.late_upserts import late_upserts
+from distributary.engine.changes.log_append import payload_schema
 from distributary.engine.changes.log_rows import log_rows
 from distributary.engine.changes.orphans import resolve, split
 from distributary.engine.changes.recording import record
@@ -38,6 +41,7 @@ from distributary.errors import KeysChanged, LogBegunAnew, Reason
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.engines import by_settings
 from distributary.tables.merge import Merged, MergeTarget, merge_on_tip, merge_rows
+from distributary.tables.merge_rows import MergeRules
 from distributary.tables.snapshot import Snapshot, Txn
 from distributary.tables.table import retried
 
@@ -90,6 +94,8 @@ def merge(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn) -> Merge:
 
     Raises KeysChanged, LogBegunAnew, TableCollision, CommitConflict, TableFault, OSError.
     """
+    rows, came = apart(rows)
+    into = replace(into, truncates=(*into.truncates, came) if len(came) else into.truncates)
     with of_one_log(into.route, into.uri):
         widened: dict[str, str] = {}
         merged = retried(lambda: _merged(into, rows, spec, txn, widened))
@@ -123,7 +129,7 @@ def _on_tip(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn) -> Merge | N
     route, named = into.route, spec.named
     tip = spec.merge_tips.get(route)
     # Events that wait for another one look for it in the table.
-    if tip is None or spec.waiting.get(route) or by_settings(named.tables, route) is not None:
+    if tip is None or spec.waiting.get(route) or into.truncates or by_settings(named.tables, route) is not None:
         return None
     types = key_types(rows.schema, into.keys, tip.arrow_schema())
     if not hold(tip.arrow_schema(), types):
@@ -161,19 +167,48 @@ def _opened(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn, widened: dic
     events, begun = _identified(into, whole(rows, types), table, spec)
     events, rules = questions.answered(into.source, into.keys, spec, events, types, rules)
     record(into, events, spec, txn)
+    truncates = all_truncates(table, into.truncates, rules.order).newest()
+    if into.truncates and table is not None:
+        remember(table, truncates)
+        begun = begun.then(_emptied(into, table, types, truncates, rules, spec, txn))
+        table = into.table(spec).open()
+    events = truncates.emptied(events, into.keys)
     reduced = reduce_rows(events, into.keys, rules.order, rules.gaps(absent(events, into.brought)))
     looked = time.monotonic()
-    begun = replace(begun, seconds={"reduce": looked - started})
+    begun = replace(begun, truncates=truncates.written() if truncates else "", seconds={"reduce": looked - started})
     if table is not None and table.has(txn):
         late = _late_events(route, late_upserts(reduced.rows, into.keys, rules.purged_until, table))
         return begun.then(replace(into.begun(), late=late))
-    if (why := by_settings(named.tables, route)) is None:
+    # Under the batch's transaction one of the two merges, so with what is left to Spark all is.
+    if (why := by_settings(named.tables, route) or begun.why_spark) is None:
         target = MergeTarget(into.table(spec), table, named.policy(route))
         merged = merge_rows(target, _plain(reduced), into.keys, rules, txn)
         why = merged.why_spark
     if why is not None:
         return begun.then(_left_to_spark(into, reduced, spec, why))
+    if table is None:
+        remember(into.table(spec).open(), truncates)
+    if truncates:  # of which the tip does not say
+        merged = replace(merged, tip=None)
     return begun.then(replace(done_by(into, merged, reduced.rows), seconds={"merge": time.monotonic() - looked}))
+
+
+def _emptied(
+    into: Into, table: Snapshot, types: KeyTypes, truncates: Truncates, rules: MergeRules, spec: ChangeSpec, txn: Txn
+) -> Merge:
+    """Delete the table's rows that are older than the newest TRUNCATE."""
+    merge, txn = into.begun(), Txn(f"{txn.app_id}+truncate", txn.version)
+    why = by_settings(spec.named.tables, into.route)
+    for rows in older_rows(table, into.keys, types, truncates, rules.order):
+        columns = payload_schema(table.schema)
+        reduced = reduce_rows(truncates.deletes(rows, into.keys, columns), into.keys, rules.order)
+        target = MergeTarget(into.table(spec), into.table(spec).open(), spec.named.policy(into.route))
+        merged = Merged(why_spark=why) if why else merge_rows(target, reduced, into.keys, rules, txn)
+        if merged.why_spark is not None:
+            merge = merge.then(_left_to_spark(into, reduced, spec, merged.why_spark))
+        else:
+            merge = merge.then(replace(done_by(into, merged, reduced.rows), tip=None))
+    return merge
 
 
 def done_by(into: Into, merged: Merged, rows: pa.Table | None = None) -> Merge:
@@ -269,16 +304,25 @@ def merge_files(work: MergeWork, spec: ChangeSpec) -> Outcome:
     into = Into(work.source, merged.table or "", work.keys, dict(work.brought))
     try:
         rows_of_files = log_rows(work.folder, work.files, spec.store, None, work.after, work.upto)
-        pieces = (whole(piece, work.key_types) for piece in rows_of_files)
+        truncates: list[pa.Array] = []
+        pieces = (whole(piece, work.key_types) for piece in without_truncates(rows_of_files, truncates))
         shares = key_shares(work.folder, work.files, work.keys, work.key_types, spec.store)
+        any_rows = False
         for share in by_share(pieces, shares):
             with of_one_log(into.route, into.uri):
                 rows = _gathered(work, share.pieces, spec)
             if rows is not None:
+                any_rows = True
                 # The last commit carries the batch's own transaction: what comes before it is done again, or found.
                 last = share.is_last and merged.why_spark is None
                 app = spec.app if last else f"{spec.app}+{shares.name(share.number)}"
+                # All files have been read by now, so that the TRUNCATEs of all of them are at hand.
+                into = replace(into, truncates=tuple(truncates))
                 merged = merged.then(merge(into, rows, spec, Txn(app, work.upto)))
+        table = into.table(spec).open() if truncates and not any_rows else None
+        if table is not None:
+            into, columns = replace(into, truncates=tuple(truncates)), with_origin(payload_schema(table.schema))
+            merged = merged.then(merge(into, columns.empty_table(), spec, Txn(spec.app, work.upto)))
     except BaseException as e:
         merged = merged.parked(e)
     finally:

@@ -9,19 +9,23 @@ version, the log is asked for all events of the key (`changes.unfilled`), and it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
 
+from distributary.changes.sequence import OrderSettings
+from distributary.changes.truncates import Truncates
 from distributary.changes.unfilled import Unfilled
-from distributary.engine.changes.key_columns import whole
+from distributary.engine.changes.emptying import all_truncates, older_rows, remember
+from distributary.engine.changes.key_columns import KeyTypes, whole
 from distributary.engine.changes.keyed_table import Into, absent, check_keys, with_wider_keys
 from distributary.engine.changes.task_spec import ORIGIN, ChangeSpec
 from distributary.engine.changes.transactions import all_of
 from distributary.tables.engines import for_rewrites
 from distributary.tables.history_table import merge_history
 from distributary.tables.merge import MergeTarget
-from distributary.tables.snapshot import Txn
+from distributary.tables.snapshot import Snapshot, Txn
 
 
 def record(into: Into, events: pa.Table, spec: ChangeSpec, txn: Txn) -> None:
@@ -30,13 +34,20 @@ def record(into: Into, events: pa.Table, spec: ChangeSpec, txn: Txn) -> None:
     Raises KeysChanged, TableCollision, CommitConflict, TableFault, OSError.
     """
     uri = spec.named.history(into.source)
-    if uri is None or not events.num_rows:
+    if uri is None or not (events.num_rows or into.truncates):
         return
     own = replace(into, uri=uri)
     table = own.table(spec).open()
     check_keys(own, table)
     table, types = with_wider_keys(own, table, events.schema, spec, {})
     events = whole(events, types)
+    order = spec.named.order(own.source)
+    truncates = all_truncates(table, own.truncates, order)
+    events = truncates.ended(events, own.keys)
+    if table is not None and own.truncates and remember(table, truncates):
+        table = own.table(spec).open()
+    if table is not None and own.truncates:
+        events = pa.concat_tables([events, *_ended(table, own, types, truncates, order, events.schema)])
     own_table = own.table(spec)
     own_table = replace(own_table, properties=for_rewrites(own_table.properties))
     target = MergeTarget(own_table, table, spec.named.policy(own.route))
@@ -45,7 +56,19 @@ def record(into: Into, events: pa.Table, spec: ChangeSpec, txn: Txn) -> None:
     except Unfilled as e:
         # Apart from what the merge asks for: a history may have begun later than the merged table.
         more = all_of(own.source, spec, e.keys, events, types)
-        _take(own, target, pa.concat_tables([events, more], promote_options="permissive"), spec, txn, filled=True)
+        events = pa.concat_tables([events, more], promote_options="permissive")
+        _take(own, target, truncates.ended(events, own.keys), spec, txn, filled=True)
+    if table is None:
+        remember(own.table(spec).open(), truncates)
+
+
+def _ended(
+    table: Snapshot, own: Into, types: KeyTypes, truncates: Truncates, order: OrderSettings, columns: pa.Schema
+) -> Iterator[pa.Table]:
+    """For each TRUNCATE a delete of each key that has an older version."""
+    for number in range(len(truncates.numbers)):
+        for rows in older_rows(table, own.keys, types, truncates, order, number):
+            yield truncates.deletes(rows, own.keys, columns, number)
 
 
 def _take(

@@ -16,6 +16,7 @@ from distributary.changes.debezium.json_messages import read_messages
 from distributary.changes.debezium.side_by_side import RecordOrigins
 from distributary.changes.dialects import DIALECTS
 from distributary.changes.model import BadEvent, Events, FileEvents, Reading, SourceTable
+from distributary.changes.truncates import is_truncate, truncates_apart
 from distributary.engine.changes.fitting import column_name
 from distributary.engine.changes.table_settings import DebeziumNames
 from distributary.engine.messages.chunks import GONE, KEY
@@ -48,7 +49,7 @@ def changed(some: WriterRecords, spec: MessageSpec) -> MadeEvents:
 
     # Whatever a message makes the reader raise, only it is set aside.
     decoded_parts = list(by_halves(0, count, moved, alone))
-    events = [item for file_events in decoded_parts for item in file_events.events]
+    events = [some for file_events in decoded_parts for item in file_events.events for some in truncates_apart(item)]
     unusable = dict(_unusable(some.route, events, spec))
     bad = [item for file_events in decoded_parts for item in file_events.bad]
     bad += [BadEvent(n, *why, b"") for index, why in unusable.items() for n in events[index].numbers.to_pylist()]
@@ -133,6 +134,8 @@ def _unusable(route: str, events: list[Events], spec: MessageSpec) -> Iterator[t
     key_columns = _keys_of_table(events[0].table, spec) if events else ()
     key_columns = key_columns or next((names for names in keys if names), ())
     for index, table_events in enumerate(events):
+        if is_truncate(table_events):  # names no row, so it has no key
+            continue
         if table_events.table.route != route:
             yield (
                 index,

@@ -242,15 +242,18 @@ def test_the_schema_of_the_key_goes_along_to_where_records_are_tried_apart() -> 
 
 
 class AvroShop(Shop):
-    """A pipeline of messages in Avro, with a registry in a folder."""
+    """A pipeline of messages in Avro, with a registry in a folder, or with `registry`, its address."""
 
-    def __init__(self, root: Path, tables: dict[str, Any] | None = None, **envelope: Any) -> None:
+    def __init__(
+        self, root: Path, tables: dict[str, Any] | None = None, *, registry: str | None = None, **envelope: Any
+    ) -> None:
         super().__init__(root, tables, **envelope)
         given = self.config.model_dump(exclude_unset=True)
-        given |= {"payload": {"format": "avro"}, "registry": {"path": str(root / "registry")}}
+        place = {"path": str(root / "registry")} if registry is None else {"url": registry}
+        given |= {"payload": {"format": "avro"}, "registry": place}
         self.config = Pipeline.model_validate(given)
-        registry = open_registry(RegistryConfig(path=str(root / "registry")))
-        self.form = AvroForm(lambda subject, text: registry.register(subject, text, kind="AVRO").schema.id)
+        writers = open_registry(RegistryConfig.model_validate(place))
+        self.form = AvroForm(lambda subject, text: writers.register(subject, text, kind="AVRO").schema.id)
 
     def put(self, messages: Sequence[Message]) -> Any:
         return self.take([written(self.form, message) for message in messages])

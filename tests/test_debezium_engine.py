@@ -34,10 +34,13 @@ from tests.services.debezium import Debezium, MariaDbAsMySql
 from tests.services.kafka import Kafka
 from tests.services.mariadb import MariaDb
 from tests.services.postgres import Postgres
+from tests.services.registry import Registry
 from tests.source_rows import differences
 from tests.test_cdc_mariadb import select as select_mariadb
 from tests.test_cdc_postgres import select as select_postgres
 from tests.test_cdc_postgres import with_intervals
+from tests.test_debezium_avro import AvroShop
+from tests.test_debezium_topics import judged
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 SECONDS = 6
@@ -52,12 +55,22 @@ def mariadb_as_mysql(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield found
 
 
-def followed(url: str, folder: Path, execute: Callable[[str], None], **settings: str) -> list[Message]:
-    """What the engine says of a database in which rows and columns change, killed on the way."""
+def followed(
+    url: str,
+    folder: Path,
+    execute: Callable[[str], None],
+    registry: str | None = None,
+    last: Sequence[str] = (),
+    **settings: str,
+) -> list[Message]:
+    """What the engine says of a database in which rows and columns change, killed on the way. `last`: statements before
+    the end. `registry`: with it, in Avro."""
     place = server(url)
     run_workload(place, Workload(rows=40, seconds=None, rate=0, transactions=1, schema_changes=0, seed=1))
     with needed():
-        engine = Debezium(folder, url, {name.replace("_", "."): value for name, value in settings.items()})
+        engine = Debezium(
+            folder, url, {name.replace("_", "."): value for name, value in settings.items()}, registry=registry
+        )
     with engine, ThreadPoolExecutor(1) as pool:
         # A snapshot that is killed is taken anew, and in it one table may have what was written long after another; and
         # the connector for MySQL may not come up again where it was killed at a change of columns. So neither is.
@@ -72,6 +85,8 @@ def followed(url: str, folder: Path, execute: Callable[[str], None], **settings:
         writer.result()
         assert run_workload(place, Workload(rows=0, seconds=2, rate=60, schema_changes=30, seed=3)).schema_changes
         execute("UPDATE users SET id = id + 100000 WHERE id % 7 = 0")
+        for statement in last:
+            execute(statement)
         execute(f"INSERT INTO orders (id, note) VALUES (7777777, '{END}')")
         engine.wait_for(END)
     return engine.messages()
@@ -108,6 +123,31 @@ def test_what_is_left_of_a_mariadb_is_what_select_shows(mariadb_as_mysql: MariaD
         for table in ("users", "orders"):
             rows = select_mariadb(mariadb_as_mysql, name, table)
             assert rows and differences(rows, left[table])[:5] == []
+
+
+def test_messages_in_avro_become_tables_that_are_what_select_shows(
+    postgres: Postgres, registry_server: Registry, tmp_path: Path
+) -> None:
+    """By Apicurio's converter, framed as Confluent's are. One table is emptied by TRUNCATE near the end."""
+    with postgres.database() as name:
+
+        def execute(statement: str) -> None:
+            with psycopg.connect(postgres.url(name), autocommit=True) as connection:
+                connection.execute(statement)
+
+        settings = {"interval_handling_mode": "string", "skipped_operations": "none"}
+        api = registry_server.url.replace("ccompat/v7", "registry/v2")
+        messages = followed(postgres.url(name), tmp_path / "engine", execute, api, ["TRUNCATE orders"], **settings)
+        shop = AvroShop(tmp_path, registry=registry_server.url)
+        Random(3).shuffle(messages)
+        for half in (messages[::2], messages[1::2]):
+            shop.take(half)
+        for table in ("users", "orders"):
+            rows = [with_bytes(row) for row in select_postgres(postgres, name, table)]
+            left = with_intervals(shop.living(f"{name}_public_{table}"))
+            assert rows and differences(with_intervals(rows), left)[:5] == []
+        assert [row["note"] for row in shop.living(f"{name}_public_orders")] == [END]
+        assert (shop.quarantined(), judged(shop, messages).problems) == ([], ())
 
 
 @pytest.mark.spark

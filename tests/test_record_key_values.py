@@ -11,7 +11,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from distributary.config.sources import RecordKey
+from distributary.config.source_keys import RecordKey
 from distributary.engine.messages.record_keys import as_objects, read_keys
 from distributary.schemas import header
 from distributary.schemas.avro.payload import AvroSchema

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from distributary.changes.message_order import message_numbers
 from distributary.config import Tables
-from distributary.config.sources import RecordKey
+from distributary.config.source_keys import RecordKey
 from distributary.engine.changes.table_settings import MessageNames
 from distributary.engine.decisions import Decision
 from distributary.engine.messages.chunks import GONE, RECORD_SCHEMA

@@ -39,7 +39,7 @@ def read_rows(
         FileBroken: nothing of it can be read.
     """
     packed, most = body, reading.max_unpacked_bytes
-    body, fault = _unzipped(packed, most)
+    body, fault = unzipped(packed, most)
     if body is not packed and body.size > most:
         detail = f"it has more than {most:,} bytes when it is unpacked (source.max_unpacked_bytes)"
         raise FileBroken(path=path, detail=detail)
@@ -60,10 +60,10 @@ def read_rows(
 def first_row(body: pa.Buffer, path: str, reading: Reading) -> Rows | None:
     """The first event of a file, of which `body` may be only the beginning (Parquet: the whole). None without one."""
     file_body = body
-    body, _ = _unzipped(file_body, FIRST_BYTES)
+    body, _ = unzipped(file_body, FIRST_BYTES)
     row = _first(body, path, reading)
     if row is None and body.size > FIRST_BYTES:
-        body, _ = _unzipped(file_body, reading.max_unpacked_bytes)
+        body, _ = unzipped(file_body, reading.max_unpacked_bytes)
         row = _first(body, path, reading)
     return row
 
@@ -119,7 +119,7 @@ def _format(body: pa.Buffer, path: str, reading: Reading) -> str:
     raise FileBroken(path=path, detail="it is neither avro, nor JSON lines, nor Parquet, zipped or not")
 
 
-def _unzipped(body: pa.Buffer, most: int) -> tuple[pa.Buffer, str]:
+def unzipped(body: pa.Buffer, most: int) -> tuple[pa.Buffer, str]:
     """The content, and what is wrong with its end: a cut file gives all that can be unpacked. Of content with more than
     `most` bytes only its beginning, a byte longer than that."""
     if body.size < 2 or body.slice(0, 2).to_pybytes() != GZIP:

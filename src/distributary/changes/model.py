@@ -65,6 +65,7 @@ class Reading:
     """
 
     kind: Kind | None = None
+    written_by: Literal["datastream", "debezium"] = "datastream"
     format: Literal["auto", "avro", "json", "parquet"] = "auto"
     columns: Mapping[str, str] = field(default_factory=dict)
     out_of_range: Literal["null", "reject"] = "null"

@@ -3,6 +3,7 @@
 from distributary.config.databricks import Databricks
 from distributary.config.describing import Description, Pattern
 from distributary.config.evolution import Evolution, EvolutionOverride
+from distributary.config.file_sources import DatastreamSource
 from distributary.config.kafka_security import KafkaSecurity
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.loading import load, load_document
@@ -14,7 +15,6 @@ from distributary.config.reading import (
     RegistryConfig,
 )
 from distributary.config.sources import (
-    DatastreamSource,
     DeltaSource,
     KafkaSource,
     Source,

@@ -14,6 +14,7 @@ from distributary.config.addresses import Folder
 from distributary.config.base import Model, fault, is_given
 from distributary.config.databricks import Databricks
 from distributary.config.declarative import Declarative
+from distributary.config.file_sources import DatastreamSource
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.operating import Grant, Maintenance, Metrics, Notices
 from distributary.config.payload import Payload
@@ -23,10 +24,7 @@ from distributary.config.reading import (
     RegistryConfig,
 )
 from distributary.config.secrets import KeyPath, literal_secrets, looks_secret
-from distributary.config.sources import (
-    DatastreamSource,
-    Source,
-)
+from distributary.config.sources import Source
 from distributary.config.state_folder import StateFolder
 from distributary.config.together import check_together
 from distributary.config.writing import Quarantine, Tables

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from distributary.config.addresses import Address, Brokers
-from distributary.config.base import Model, fault
-from distributary.config.column_types import check_columns
+from distributary.config.base import fault
+from distributary.config.file_sources import DatastreamSource, DebeziumFilesSource
 from distributary.config.kafka_security import KafkaSecurity
 from distributary.config.quantities import (
     BatchSize,
-    ColumnType,
     CommitTime,
-    Duration,
     Offsets,
     Option,
-    Size,
     Text,
     Time,
     TopicPattern,
     Topics,
 )
+from distributary.config.source_keys import RecordKey, SourceKeys
 
 _NO_OPTIONS = {
     "auto.offset.reset": "give source.starting_offsets",
@@ -35,94 +33,6 @@ _NO_OPTIONS = {
     "value.deserializer": "records are read as bytes",
 }
 """Options of Kafka's client that Spark refuses when it starts, or that a key of ours says."""
-
-
-class RecordKey(Model):
-    column: Text | None = Field(
-        default=None,
-        description="The column that the record's key, as text, is. A message's own field goes first.",
-    )
-    type: ColumnType | None = Field(
-        default=None,
-        description="The column's type, as `bigint`. Without it that of the messages' field of this name; else text.",
-    )
-    format: Literal["text", "json", "avro", "protobuf"] = Field(
-        default="text",
-        description="What the key is. `text`: one column. `json`, `avro`, `protobuf`: a record, of which `columns` are "
-        "columns; of the latter two by the schema of its writer, which the key's header names.",
-    )
-    columns: dict[Text, Text] = Field(
-        default={},
-        description="Fields of a key that is a record, by their paths, and their types, as `payload.columns` has them.",
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.format == "text":
-            if self.column is None:
-                raise fault("column", "give the column that the key is; or its format and columns")
-            if self.columns:
-                raise fault("columns", "a text has no fields: give format json, avro or protobuf")
-            return self
-        if self.column is not None or self.type is not None:
-            raise fault("column", f"a key of format {self.format} is a record: give columns")
-        if not self.columns:
-            raise fault("columns", "give the fields that are columns, as in {player_id: bigint}")
-        check_columns(self.columns)
-        return self
-
-    @property
-    def names(self) -> list[str]:
-        """The columns that the key is."""
-        if self.column is not None:
-            return [self.column]
-        return list(dict.fromkeys(path.partition(".")[0] for path in self.columns))
-
-    @property
-    def has_schema(self) -> bool:
-        """Does a registry have the schema of its writer?"""
-        return self.format in ("avro", "protobuf")
-
-
-class SourceKeys(Model):
-    """What others ask of a source, so that they need not know which one it is."""
-
-    has_offsets: ClassVar[bool] = False
-    """Has each record a topic, a partition and an offset, by which it is found again, and a key and headers?"""
-    has_columns: ClassVar[bool] = False
-    """Has each record columns, as `envelope.format: columns` needs them?"""
-    reads_files: ClassVar[bool] = False
-    """Is a batch some files, given out by the file ledger, so that it comes again as it was?"""
-
-    @property
-    def needs_library(self) -> bool:
-        """Does reading it take a library that may not be installed?"""
-        return False
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The topics by name; empty where there are none, or where they are found by a pattern."""
-        return ()
-
-    @property
-    def address(self) -> str | None:
-        """Address of the Delta table that it is; None where it is none, or where only the catalog knows it."""
-        return None
-
-    @property
-    def of_kafka(self) -> tuple[str | None, Mapping[str, str]]:
-        """The expression by which topics are found, and settings of the clients; of Kafka alone."""
-        return None, {}
-
-    @property
-    def with_headers(self) -> bool:
-        """Are the records' headers read?"""
-        return False
-
-    @property
-    def record_key(self) -> RecordKey | None:
-        """The column that a record's key is, where it is one."""
-        return None
 
 
 class KafkaSource(SourceKeys):
@@ -304,90 +214,6 @@ class DeltaSource(SourceKeys):
         return self.path or None
 
 
-class DatastreamSource(SourceKeys):
-    reads_files = True
-
-    type: Literal["datastream"] = Field(
-        description="Files of change events, as Google Datastream writes them. See docs/datastream.md."
-    )
-    path: Address = Field(
-        description="Where the files are: a folder, `gs://bucket/prefix` or `s3a://bucket/prefix`. Folders of new "
-        "tables and late files in old folders are found while it runs."
-    )
-    format: Literal["auto", "avro", "json", "parquet"] = Field(
-        default="auto", description="What the files are; `auto` tells by their name and first bytes."
-    )
-    kind: Literal["auto", "mysql", "oracle", "postgresql", "sqlserver", "mongodb", "generic"] = Field(
-        default="auto",
-        description="The database they come from, which decides the order of events; `auto`: each event says.",
-    )
-    stray_files: Literal["ignore", "read"] = Field(
-        default="ignore",
-        description="Files that are none of Datastream's by their place: not straight in a folder "
-        "`[table]/yyyy/mm/dd/hh/mm`, below a folder that begins with `_`, or with another ending than .avro, .json, "
-        ".jsonl, .parquet (also with .gz). `ignore`: they are left alone and told of; `read`: they are read as well, "
-        "which a folder of loose files needs.",
-    )
-    start_date: Time | None = Field(
-        default=None, description="Leave out files in folders of an earlier time than this (source time, UTC)."
-    )
-    max_files_per_batch: int = Field(default=1000, ge=1, description="The most files in one batch, of all tables.")
-    max_bytes_per_batch: BatchSize = Field(
-        default=256 * 2**20, description="About the most bytes of files in one batch: a backlog is cut by this."
-    )
-    max_unpacked_bytes: Size = Field(
-        default=512 * 2**20,
-        description="The most bytes of one file that is packed (gzip, avro's codecs, Parquet) once it is unpacked. A "
-        "larger one is set aside, lest a small file fill the machine.",
-    )
-    columns: dict[str, ColumnType] = Field(
-        default={},
-        description="Columns that get another type than their file says, by route and column or for all routes: "
-        "`{shop.orders.born: date, '*.flag': boolean}`.",
-    )
-    json_bytes: Literal["base64", "hex"] = Field(
-        default="base64", description="How JSON files write BYTES. Datastream's documents do not say."
-    )
-    text_bytes: Literal["base64", "hex"] = Field(
-        default="hex",
-        description="How binary columns that a source writes as text are written (MySQL: hex), where `columns` asks "
-        "for binary.",
-    )
-    json_numbers: ColumnType = Field(
-        default="string",
-        description="Type of JSON numbers with a fraction, where no `.schema` file says better; `string` loses none.",
-    )
-    out_of_range: Literal["null", "reject"] = Field(
-        default="null",
-        description="Times that no Delta reader can hold (PostgreSQL's infinity): null, or the event is quarantined.",
-    )
-    wide_decimals: Literal["string", "decimal"] = Field(
-        default="string",
-        description="Decimals of more than 38 digits: as text, or decimal(38) where the values fit.",
-    )
-    epochs: list[Time] = Field(
-        default=[],
-        description="Times (of the source) since which logs count anew, because the server was replaced: later events "
-        "beat all earlier ones. Also per route.",
-    )
-    restart_margin: Duration = Field(
-        default=7200.0,
-        description="A change that is later than another one of its row by more than that, but stands before it in the "
-        "source's log: the log has begun anew, and the merge waits for `epochs`. More than clocks are wrong by, and "
-        "than a statement runs.",
-    )
-    storage_options: dict[str, SecretStr] = Field(
-        default={},
-        description="Settings and credentials of the store that holds the files, as delta-rs names them; without it "
-        "`tables.storage_options`.",
-    )
-
-    @field_validator("columns")
-    @classmethod
-    def _of_a_route(cls, columns: dict[str, str]) -> dict[str, str]:
-        if wrong := next((name for name in columns if "." not in name.strip(".")), None):
-            raise ValueError(f"allowed: route and column, as shop.orders.born or '*.flag', not {wrong!r}")
-        return columns
-
-
-Source: TypeAlias = Annotated[KafkaSource | DeltaSource | DatastreamSource, Field(discriminator="type")]
+Source: TypeAlias = Annotated[
+    KafkaSource | DeltaSource | DatastreamSource | DebeziumFilesSource, Field(discriminator="type")
+]

@@ -103,6 +103,9 @@ def _check_changes(config: Pipeline) -> None:
                 raise fault(key, "change files carry their schemas themselves: leave it out")
         if is_given(config.tables, "name"):
             raise fault("tables.name", "change files make two tables each: give tables.log and tables.merged")
+        if config.change_files.written_by == "debezium" and (config.tables.log is None or config.tables.merged is None):
+            detail = "a value that was not logged is looked for in the log: give log and merged"
+            raise fault("tables.log", detail)
         return
     if config.envelope.is_debezium:
         return

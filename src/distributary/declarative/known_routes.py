@@ -16,7 +16,7 @@ from functools import partial
 import pyarrow as pa
 
 from distributary.config import DeclarativeFolder, Pipeline
-from distributary.config.sources import RecordKey
+from distributary.config.source_keys import RecordKey
 from distributary.declarative.datasets import Datasets, state_folder
 from distributary.engine.messages.chunks import WriterSchema
 from distributary.engine.messages.envelopes import Envelopes

@@ -15,6 +15,7 @@ SOURCES: Mapping[str, type[Source]] = {
     "kafka": KafkaTopics,
     "delta": DeltaRows,
     "datastream": ChangeFiles,
+    "debezium_files": ChangeFiles,
 }
 """`source.type` -> what it is."""
 

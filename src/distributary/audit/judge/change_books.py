@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from distributary.audit.judge.debezium_lines import debezium_events
+from distributary.audit.judge.raw_files import raw_events
 from distributary.audit.judge.source_files import KnownFile, SourceFiles
 from distributary.config import Pipeline
 from distributary.engine.changes.backlog import last_file_batch
@@ -24,6 +26,9 @@ from distributary.tables.table import Table
 _TRIES = 5
 _TAKEN = ["path", "size", "etag", "mtime_ms", "attempt", "parcel"]
 _KEPT = ["route", "reason", "level", "state", "file", "row", "stream", "batch"]
+
+
+_READERS = {"datastream": raw_events, "debezium": debezium_events}
 
 
 @dataclass
@@ -83,7 +88,8 @@ def _read_once(config: Pipeline, store: Store) -> ChangeBooks:
         for row in rows:
             states.setdefault(row["path"], set()).add((row["size"], row["etag"] or row["mtime_ms"]))
         files = {r["path"]: KnownFile(r["size"], len(states[r["path"]]) > 1) for r in rows if r["parcel"] <= last_taken}
-    sources = SourceFiles(files, source_options(config))
+    reader = _READERS[config.change_files.written_by]
+    sources = SourceFiles(files, source_options(config), reader)
     books = ChangeBooks(config, store, entries, ledger.stream, newest, sources)
     if ledger.stream is not None:
         books.decided = max((table.newest(ledger.stream) for table in marked), default=-1)

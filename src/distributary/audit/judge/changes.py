@@ -166,6 +166,7 @@ def _merged_judge(
     order = Order(about[0], sorted(map(milliseconds, epochs)), sorted(map(milliseconds, repairs)))
     limit = merged.properties.get(PURGED)
     silent = config.tables.dropped_columns == "keep" or bool(table_config and table_config.toast_columns)
+    silent = silent or config.change_files.written_by == "debezium"
     names = payload_names(TableFiles(merged), flat=config.tables.metadata_columns)
     return MergedJudge(MergedRules(about[1], order, None if limit is None else int(limit), silent), by_key, names)
 

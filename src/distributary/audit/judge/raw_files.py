@@ -43,7 +43,7 @@ def raw_events(body: pa.Buffer, faults: list[str]) -> Iterator[RawEvent]:
     Never raises for what is in it. A JSON file that is one list, or an avro block, is in memory as a whole.
     """
     try:
-        data = _unzipped(body, faults)
+        data = unzipped(body, faults)
         if data.startswith(b"Obj\x01"):
             events = _avro(data, faults)
         elif data.startswith(b"PAR1"):
@@ -63,7 +63,8 @@ def raw_events(body: pa.Buffer, faults: list[str]) -> Iterator[RawEvent]:
         faults.append(contained(e))
 
 
-def _unzipped(body: pa.Buffer, faults: list[str]) -> bytes:
+def unzipped(body: pa.Buffer, faults: list[str]) -> bytes:
+    """A file's content; what is wrong with its gzip data goes to `faults`, in words."""
     data = bytes(body.to_pybytes())
     pieces = []
     while data.startswith(b"\x1f\x8b"):
@@ -88,7 +89,7 @@ def _unzipped(body: pa.Buffer, faults: list[str]) -> bytes:
 
 def _json(data: bytes, faults: list[str]) -> Iterator[tuple[int, Any]]:
     text = data.removeprefix(b"\xef\xbb\xbf")
-    first = next(_lines(text), None)
+    first = next(json_lines(text), None)
     if first is not None and not _is_event(first):
         try:
             document = _loads(text)  # one list, or one object over many lines
@@ -96,15 +97,15 @@ def _json(data: bytes, faults: list[str]) -> Iterator[tuple[int, Any]]:
             return
         except (ValueError, RecursionError):
             pass
-    for row, line in enumerate(_lines(text)):
+    for row, line in enumerate(json_lines(text)):
         try:
             yield row, _loads(line)
         except (ValueError, RecursionError) as e:
             faults.append(f"line {row}: {e}")
 
 
-def _lines(text: bytes) -> Iterator[bytes]:
-    """Those that are not blank."""
+def json_lines(text: bytes) -> Iterator[bytes]:
+    """The lines of a text that are not blank."""
     return (line for line in io.BytesIO(text) if line.strip())
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from distributary.audit.judge.change_events import Meta, of_file
 from distributary.audit.judge.raw_files import RawEvent, raw_events
@@ -44,6 +45,7 @@ class SourceFiles:
 
     known_files: Mapping[str, KnownFile]
     options: Mapping[str, str]
+    reader: Callable[[pa.Buffer, list[str]], Iterator[RawEvent]] = raw_events
     gone: dict[str, str] = field(default_factory=dict)
     partly: dict[str, str] = field(default_factory=dict)
     rows: dict[str, dict[str, Numbers]] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class SourceFiles:
         events = SpilledEvents()
         faults: list[str] = []
         rows: dict[str, array[int]] = {}
-        for event in raw_events(body, faults):
+        for event in self.reader(body, faults):
             try:
                 meta = of_file(event)
             except (ValueError, TypeError, AttributeError, OverflowError) as e:

@@ -67,12 +67,14 @@ class Form:
     `flattened`: by ExtractNewRecordState, the row itself is the message and what it keeps of the change has names that
     begin with `prefix`. `by_offset`: the order of messages in their partition is that of the changes; else the
     positions in the source's log are. `placeholder`: stands where a value was not logged since it did not change.
+    `in_files`: they are lines of files, and events of change files are what is made of them (`in_words_of_files`).
     """
 
     flattened: bool = False
     by_offset: bool = False
     placeholder: str = "__debezium_unavailable_value"
     prefix: str = "__"
+    in_files: bool = False
 
 
 PLAIN = Form()

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from distributary.changes.debezium.file_heads import in_words_of_files
 from distributary.changes.debezium.heads import (
     FLAT_FIELDS,
     NO_DOCUMENT,
@@ -34,16 +35,19 @@ from distributary.changes.debezium.unlogged import stands_for_unchanged, txns
 from distributary.changes.file_events import EventParts
 from distributary.changes.metadata import TRUNCATE, Rows
 from distributary.changes.model import DEBEZIUM, BadEvent, FileEvents, Reading
+from distributary.changes.sequence import sequence_numbers
 from distributary.errors import Reason
 
 
 def read_messages(messages: Sequence[Message], reading: Reading, form: Form = PLAIN) -> FileEvents:
     """Every message: in `events`, in `bad`, or counted in `skipped` (a tombstone behind its delete; what says nothing
     of a row, as a heartbeat). Numbers are the places in `messages`."""
-    event_parts = EventParts(reading, typed=True, sequence=partial(sequence, by_offset=form.by_offset))
+    number_by = sequence_numbers if form.in_files else partial(sequence, by_offset=form.by_offset)
+    event_parts = EventParts(reading, typed=True, sequence=number_by)
     groups: dict[tuple[Any, ...], _Group] = {}
     skipped = 0
-    for number in read_at_once(messages, reading, form, event_parts.add):
+    left = range(len(messages)) if form.in_files else read_at_once(messages, reading, form, event_parts.add)
+    for number in left:
         message = messages[number]
         try:
             change = _change(message, form)
@@ -51,6 +55,7 @@ def read_messages(messages: Sequence[Message], reading: Reading, form: Form = PL
                 skipped += 1
                 continue
             head = head_of(change.said, message.record, form)
+            head = in_words_of_files(head) if form.in_files else head
             row = _row(change, head, form, message.value or b"")
         except UNDECODABLE as exc:
             words = "it is nested too deep" if isinstance(exc, RecursionError) else str(exc)
@@ -204,7 +209,7 @@ class _Group:
     def _metadata(self, schema_key: str) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
         heads, count, table = self.heads, len(self.heads), self.rows.table
         methods = [f"{DEBEZIUM}{'-backfill' if head.backfill else ''}" for head in heads]
-        places = [[str(number) for number in (*head.place, head.offset)] for head in heads]
+        places = [[str(number) for number in _sort_keys(head)] for head in heads]
         top = {
             "uuid": pa.array([head.uuid for head in heads], pa.string()),
             "source_timestamp": pa.array([head.source_ms for head in heads], pa.int64()),
@@ -222,6 +227,10 @@ class _Group:
         for name, kind in _SOURCE.items():
             source[name] = pa.array([head.source[name] for head in heads], kind)
         return top, source
+
+
+def _sort_keys(head: Head) -> tuple[int, ...]:
+    return head.place if head.offset < 0 else (*head.place, head.offset)
 
 
 _SOURCE = {

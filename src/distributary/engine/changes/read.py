@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distributary.changes.file_events import read_events
+from distributary.changes.any_files import read_file
 from distributary.changes.model import BadEvent, Events, FileEvents, Reading, known_one
+from distributary.changes.truncates import truncates_apart
 from distributary.engine.apart import detail_of, limited
 from distributary.engine.changes.fitting import FilePart, RouteEvents, select
 from distributary.engine.changes.log_rows import files_of
@@ -105,7 +106,7 @@ def _take(
     of_file = _TakenEvents(
         [] if again or file.routes is not None else [e for e in events.bad if e.row not in file.aside]
     )
-    for table_events in events.events:
+    for table_events in (some for item in events.events for some in truncates_apart(item)):
         route = table_events.table.route
         if file.routes is not None and route not in file.routes:
             continue
@@ -185,8 +186,8 @@ def load(file: WorkFile, spec: ChangeSpec) -> tuple[FileEvents, bool]:
 
 def events_of(body: pa.Buffer, path: str, options: Options, reading: Reading) -> FileEvents:
     """All events of a file's `body`, with the schema that lies beside it. Raises FileBroken, SourceDown, OSError."""
-    text = schema_text(path, options) if path.endswith(JSON_NAMES) else None
-    return read_events(body, path, reading, text)
+    has_schema = reading.written_by == "datastream" and path.endswith(JSON_NAMES)
+    return read_file(body, path, reading, schema_text(path, options) if has_schema else None)
 
 
 def _whole(file: WorkFile, reason: Reason, detail: str, result: ReadFiles) -> list[pa.Table]:

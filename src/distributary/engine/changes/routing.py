@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from distributary.changes.any_files import first_table
 from distributary.changes.contents import PARQUET
-from distributary.changes.file_events import peek
 from distributary.changes.model import Reading, SourceTable
 from distributary.engine.apart import Apart, WorkResult
 from distributary.engine.changes.task_spec import FileReport, WorkFile
@@ -97,7 +97,7 @@ class _Peek:
     def _peek(self, body: pa.Buffer, path: str) -> SourceTable | None:
         """None where that is too little of the file, or too much for its reader."""
         try:
-            return peek(body, path, self.reading)
+            return first_table(body, path, self.reading)
         except BaseException as e:
             contained(e)
             return None

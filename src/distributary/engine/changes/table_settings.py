@@ -31,11 +31,13 @@ class Named:
     tables: Tables
     epochs: tuple[str, ...] = ()
     restart_margin: float = 7200.0
+    has_unchanged: bool = False
+    """May an event's schema key name columns of which it does not speak?"""
 
     @classmethod
     def of(cls, config: Pipeline) -> Named:
         source = config.change_files
-        return cls(config.tables, tuple(source.epochs), source.restart_margin)
+        return cls(config.tables, tuple(source.epochs), source.restart_margin, source.written_by == "debezium")
 
     def takes(self, route: str) -> bool:
         """Are the rows of this route events?"""
@@ -104,6 +106,7 @@ class Named:
             settled=None if self.log(source) is None else frozenset(),
             task_rows=tables.merge_engine_rows,
             on_read=tables.merge == "merge_on_read",
+            has_unchanged=self.has_unchanged,
             order=self.order(source),
         )
 
@@ -212,6 +215,7 @@ def reading_of(config: Pipeline) -> Reading:
     source = config.change_files
     return Reading(
         kind=None if source.kind == "auto" else Kind(source.kind),
+        written_by=source.written_by,
         format=source.format,
         columns=dict(source.columns),
         out_of_range=source.out_of_range,

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from distributary.config.sources import RecordKey
+from distributary.config.source_keys import RecordKey
 from distributary.engine.messages.routing import ALL, MessageRouter, RecordRouter, Routed, RouteFilter, wrong_route
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Rejected, Split
 from distributary.schemas.formats import decoder_for

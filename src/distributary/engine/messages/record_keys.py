@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from distributary.changes.casts import named_type
 from distributary.changes.key_text import as_type
-from distributary.config.sources import RecordKey
+from distributary.config.source_keys import RecordKey
 from distributary.errors.border import contained
 from distributary.schemas.decoding import CompiledSchema
 from distributary.schemas.formats import FORMATS, decoder_for

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from distributary.changes.model import CHANGE, Kind, SourceTable
 from distributary.config import Tables
-from distributary.config.sources import RecordKey
+from distributary.config.source_keys import RecordKey
 from distributary.engine.apart import detail_of
 from distributary.engine.changes.table_settings import Named
 from distributary.engine.changes.task_spec import ChangeSpec

@@ -1,0 +1,159 @@
+"""Files of Debezium's messages, as sinks of Kafka Connect write them, become the tables that the topics would."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from distributary.audit.judge.changes import verify_changes
+from distributary.audit.judge.histories import judge_histories
+from distributary.audit.plan import plan_changes
+from distributary.changes.debezium.heads import Message
+from distributary.changes.model import Kind
+from distributary_simulate.changes.history import History, HistoryPlan
+from tests.debezium_messages import change
+from tests.sparkless import Sparkless
+from tests.test_debezium_histories import messages_of, plain, shown
+from tests.test_debezium_topics import KINDS, put
+from tests.test_truncates import truncate
+
+
+def files_of(root: Path, **tables: Any) -> Sparkless:
+    source = {"type": "debezium_files", "path": str(root / "files")}
+    return Sparkless(root, source=source, tables={"history": "{database}_{schema}_{table}_history", **tables})
+
+
+def line(message: Message, way: str) -> bytes:
+    """`values`: as Confluent's sink has it; `records` as Aiven's; `texts`: where the converter is for texts."""
+    key, value = message.key or b"null", message.value or b"null"
+    if way == "values":
+        return value
+    if way == "texts":
+        texts = {
+            "key": None if message.key is None else key.decode(),
+            "value": value.decode() if message.value else None,
+        }
+        return json.dumps({**texts, "offset": message.record.offset}).encode()
+    return b'{"key":' + key + b',"value":' + value + b',"offset":1}'
+
+
+def write(shop: Sparkless, name: str, messages: Sequence[Message], way: str = "records") -> None:
+    body = b"".join(line(message, way) + b"\n" for message in messages)
+    path = shop.files / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(body) if name.endswith(".gz") else body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        (Kind.MYSQL, "records"),
+        (Kind.POSTGRESQL, "texts"),
+        (Kind.SQLSERVER, "records"),
+        (Kind.MONGODB, "records"),
+    ],
+)
+def test_after_any_files_in_any_order_the_merged_tables_are_those_of_the_source(
+    kind: Kind, way: str, tmp_path: Path
+) -> None:
+    tables = tuple(table for table in HistoryPlan().tables if table.kind is kind)
+    history = History(HistoryPlan(tables=tables, seed=4, schema_changes=0))
+    messages = messages_of(history, 300, schemas=True)
+    random = Random(4)
+    sent = [*messages, *random.sample(messages, 30)]
+    random.shuffle(sent)
+    shop = files_of(tmp_path)
+    for number, begin in enumerate(range(0, len(sent), 90)):
+        name = f"srv.topic+0+{number:010d}.json{'.gz' if number % 2 else ''}"
+        write(shop, name, sent[begin : begin + 90], way)
+        shop.run()
+    # MongoDB: a document was gone when it was looked up.
+    assert shop.reasons().keys() <= ({"NO_ROW_IMAGE"} if kind is Kind.MONGODB else set())
+    found = judge_histories(shop.config, verify_changes(shop.config))
+    assert (found.problems, found.notes) == ((), ())
+    for truth in history.truth().values():
+        table = truth.table
+        if not table.keys:
+            continue
+        name = "_".join(part for part in (table.database or "app", table.schema, table.name) if part).lower()
+        rows = [row for row in shop.merged(name).to_pylist() if not row["_deleted"]]
+        if kind is Kind.MONGODB:
+            left = {json.loads(row["_id"]): row["data"] for row in rows}
+            assert left == {row["_id"]: row["data"] for row in truth.rows}
+            continue
+        ours = {tuple(row[key] for key in table.keys): row for row in rows}
+        assert len(ours) == len(rows) == len(truth.rows)
+        for key, row in truth.by_key().items():
+            for column in table.columns:
+                assert shown(column.type, ours[key].get(column.name)) == plain(column.type, row.get(column.name))
+
+
+def test_rows_of_one_binlog_event_stand_in_its_order(tmp_path: Path) -> None:
+    """`SET id = id + 1`, the last row first: one position, and the number of the row tells them apart."""
+    rows = [("d", 2, 0), ("c", 3, 1), ("d", 1, 2), ("c", 2, 3)]
+    moved = [
+        change(op, {"id": key, "name": "a", "big": None}, kinds=KINDS, offset=9 + row, pos=90, row=row)
+        for op, key, row in rows
+    ]
+    shop = files_of(tmp_path)
+    write(shop, "b.jsonl", moved[::-1])
+    shop.run()
+    write(shop, "a.jsonl", [put("c", 1, 1, 10), put("c", 2, 2, 20)])
+    shop.run()
+    assert [key for key, *_ in shop.living("shop_orders")] == [2, 3]
+    shop.check()
+
+
+def test_values_alone_take_their_keys_from_the_pipeline_file(tmp_path: Path) -> None:
+    shop = files_of(tmp_path, routes={"shop.orders": {"keys": ["id"]}})
+    write(
+        shop,
+        "topics/srv.shop.orders/partition=0/a.json",
+        [put("c", 1, 1, 10, name="a"), put("u", 1, 2, 20, name="b")],
+        "values",
+    )
+    shop.run()
+    assert [(row["id"], row["name"]) for row in shop.merged("shop_orders").to_pylist()] == [(1, "b")]
+    shop.check()
+
+
+def test_a_value_that_was_not_logged_and_a_truncate_do_what_they_do_in_topics(tmp_path: Path) -> None:
+    shop = files_of(tmp_path)
+    write(shop, "a.jsonl", [put("u", 1, 5, 50, name="b", big="__debezium_unavailable_value"), put("c", 2, 2, 20)])
+    shop.run()
+    write(shop, "b.jsonl", [truncate(3), put("c", 1, 4, 40, name="a", big="long")])
+    shop.run()
+    rows = [row for row in shop.merged("shop_orders").to_pylist() if not row["_deleted"]]
+    assert [(row["id"], row["name"], row["big"]) for row in rows] == [(1, "b", "long")]
+    assert shop.reasons() == {}
+    found = judge_histories(shop.config, verify_changes(shop.config))
+    assert found.problems == ()
+
+
+def test_what_is_no_change_is_set_aside_alone(tmp_path: Path) -> None:
+    shop = files_of(tmp_path)
+    good = put("c", 1, 1, 10)
+    bad = [good._replace(value=body) for body in (b"{", b'{"x":1}', None)]
+    write(shop, "a.jsonl", [good, *bad])
+    planned = plan_changes(shop.config)
+    assert (planned.rows_in, planned.reasons) == (3, {"CORRUPT_EVENT": 2})
+    report = shop.run()
+    assert (report.rows_written, shop.reasons()) == (1, {"CORRUPT_EVENT": 2})
+    shop.check()
+
+
+def test_a_truncate_alone_is_followed_by_a_merge_that_waited(tmp_path: Path) -> None:
+    shop = files_of(tmp_path, merge_every="1 hour")
+    sent = {"a": [put("c", 1, 1, 10), put("c", 2, 9, 90)], "b": [truncate(5)], "c": [put("u", 1, 2, 20)]}
+    for name, messages in sent.items():
+        write(shop, f"{name}.jsonl", messages)
+        shop.run()
+        assert shop.entry("shop.orders").merge_state == "merged"
+    assert [row["id"] for row in shop.merged("shop_orders").to_pylist() if not row["_deleted"]] == [2]
+    assert judge_histories(shop.config, verify_changes(shop.config)).problems == ()

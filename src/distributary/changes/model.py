@@ -58,14 +58,15 @@ class Reading:
     infinity): null, or the event is set aside. `json_bytes` is the encoding of BYTES in JSON files, `text_bytes` that
     of binary columns that a source writes as text (MySQL: hex), used where `columns` asks for binary. `json_numbers`
     is the type of JSON numbers with a fraction where no schema file says better. `max_unpacked_bytes`: what a file may
-    have when it is unpacked. `order` goes to the sequence as is.
+    have when it is unpacked. `csv_null`, `csv_delimiter`: what stands for null in CSV, and between values. `order` goes
+    to the sequence as is.
 
     Raises:
         ValueError: a column's type, or that of numbers, is none.
     """
 
     kind: Kind | None = None
-    written_by: Literal["datastream", "debezium"] = "datastream"
+    written_by: Literal["datastream", "debezium", "dms"] = "datastream"
     format: Literal["auto", "avro", "json", "parquet"] = "auto"
     columns: Mapping[str, str] = field(default_factory=dict)
     out_of_range: Literal["null", "reject"] = "null"
@@ -74,6 +75,8 @@ class Reading:
     text_bytes: Literal["hex", "base64"] = "hex"
     json_numbers: str = "string"
     max_unpacked_bytes: int = 512 << 20
+    csv_null: str = "NULL"
+    csv_delimiter: str = ","
     order: Any = None
 
     def __post_init__(self) -> None:

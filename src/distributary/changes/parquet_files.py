@@ -28,6 +28,12 @@ def read_parquet(body: pa.Buffer, path: str, bad: list[BadEvent], most: int = MO
     Raises:
         FileBroken: the footer can't be read, so nothing can.
     """
+    for row, table in read_tables(body, path, bad, most):
+        yield _rows(table, row)
+
+
+def read_tables(body: pa.Buffer, path: str, bad: list[BadEvent], most: int) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each row group, and the number of the first. `bad` and raises as `read_parquet`."""
     items = _most_items(body)
     try:
         # A footer that tells of more columns than it has bytes for would have them all made first.
@@ -47,7 +53,7 @@ def read_parquet(body: pa.Buffer, path: str, bad: list[BadEvent], most: int = MO
             bad.append(BadEvent(row, Reason.FILE_BROKEN, detail, b""))
         else:
             if count:
-                yield _rows(table, row)
+                yield row, table
         row += count
 
 

@@ -13,7 +13,7 @@ from distributary.config.source_keys import SourceKeys
 
 class DatastreamSource(SourceKeys):
     reads_files = True
-    written_by: ClassVar[Literal["datastream", "debezium"]] = "datastream"
+    written_by: ClassVar[Literal["datastream", "debezium", "dms"]] = "datastream"
 
     type: Literal["datastream"] = Field(
         description="Files of change events, as Google Datastream writes them. See docs/datastream.md."
@@ -97,6 +97,11 @@ class DatastreamSource(SourceKeys):
             raise ValueError(f"allowed: route and column, as shop.orders.born or '*.flag', not {wrong!r}")
         return columns
 
+    @property
+    def csv(self) -> tuple[str, str]:
+        """What stands for null in CSV files, and what between values."""
+        return "NULL", ","
+
 
 class DebeziumFilesSource(DatastreamSource):
     written_by = "debezium"
@@ -113,3 +118,25 @@ class DebeziumFilesSource(DatastreamSource):
     json_numbers: ColumnType = Field(
         default="double", description="Type of numbers with a fraction, where no schema in the message says better."
     )
+
+
+class DmsFilesSource(DatastreamSource):
+    written_by = "dms"
+
+    type: Literal["dms_files"] = Field(  # type: ignore[assignment]
+        description="Files of AWS DMS (target Amazon S3), CSV or Parquet. See docs/dms.md."
+    )
+    stray_files: Literal["ignore", "read"] = Field(
+        default="read",
+        description="Files that do not lie straight in a folder `[table]/yyyy/mm/dd/hh/mm`: as for Datastream's files.",
+    )
+    csv_null: str = Field(
+        default="NULL", description="What stands for null in CSV files, without quotes: `CsvNullValue` of DMS."
+    )
+    csv_delimiter: str = Field(
+        default=",", min_length=1, max_length=1, description="What stands between values in CSV files: `CsvDelimiter`."
+    )
+
+    @property
+    def csv(self) -> tuple[str, str]:
+        return self.csv_null, self.csv_delimiter

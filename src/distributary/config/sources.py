@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from distributary.config.addresses import Address, Brokers
 from distributary.config.base import fault
-from distributary.config.file_sources import DatastreamSource, DebeziumFilesSource
+from distributary.config.file_sources import DatastreamSource, DebeziumFilesSource, DmsFilesSource
 from distributary.config.kafka_security import KafkaSecurity
 from distributary.config.quantities import (
     BatchSize,
@@ -215,5 +215,5 @@ class DeltaSource(SourceKeys):
 
 
 Source: TypeAlias = Annotated[
-    KafkaSource | DeltaSource | DatastreamSource | DebeziumFilesSource, Field(discriminator="type")
+    KafkaSource | DeltaSource | DatastreamSource | DebeziumFilesSource | DmsFilesSource, Field(discriminator="type")
 ]

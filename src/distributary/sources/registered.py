@@ -16,6 +16,7 @@ SOURCES: Mapping[str, type[Source]] = {
     "delta": DeltaRows,
     "datastream": ChangeFiles,
     "debezium_files": ChangeFiles,
+    "dms_files": ChangeFiles,
 }
 """`source.type` -> what it is."""
 

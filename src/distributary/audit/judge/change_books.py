@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from distributary.audit.judge.debezium_lines import debezium_events
-from distributary.audit.judge.raw_files import raw_events
+from distributary.audit.judge.dms_rows import dms_events
+from distributary.audit.judge.raw_files import RawEvent, raw_events
 from distributary.audit.judge.source_files import KnownFile, SourceFiles
 from distributary.config import Pipeline
 from distributary.engine.changes.backlog import last_file_batch
@@ -28,7 +30,15 @@ _TAKEN = ["path", "size", "etag", "mtime_ms", "attempt", "parcel"]
 _KEPT = ["route", "reason", "level", "state", "file", "row", "stream", "batch"]
 
 
-_READERS = {"datastream": raw_events, "debezium": debezium_events}
+def _reader(config: Pipeline) -> Callable[[pa.Buffer, str, list[str]], Iterator[RawEvent]]:
+    """What reads the pipeline's files."""
+    source = config.change_files
+    match source.written_by:
+        case "debezium":
+            return lambda body, _, faults: debezium_events(body, faults)
+        case "dms":
+            return partial(dms_events, null=source.csv[0], delimiter=source.csv[1])
+    return lambda body, _, faults: raw_events(body, faults)
 
 
 @dataclass
@@ -88,8 +98,7 @@ def _read_once(config: Pipeline, store: Store) -> ChangeBooks:
         for row in rows:
             states.setdefault(row["path"], set()).add((row["size"], row["etag"] or row["mtime_ms"]))
         files = {r["path"]: KnownFile(r["size"], len(states[r["path"]]) > 1) for r in rows if r["parcel"] <= last_taken}
-    reader = _READERS[config.change_files.written_by]
-    sources = SourceFiles(files, source_options(config), reader)
+    sources = SourceFiles(files, source_options(config), _reader(config))
     books = ChangeBooks(config, store, entries, ledger.stream, newest, sources)
     if ledger.stream is not None:
         books.decided = max((table.newest(ledger.stream) for table in marked), default=-1)

@@ -47,7 +47,7 @@ def raw_events(body: pa.Buffer, faults: list[str]) -> Iterator[RawEvent]:
         if data.startswith(b"Obj\x01"):
             events = _avro(data, faults)
         elif data.startswith(b"PAR1"):
-            events = _parquet(data, faults)
+            events = parquet_rows(data, faults)
         else:
             events = _json(data, faults)
         for row, event in events:
@@ -127,7 +127,7 @@ def _whole(digits: str) -> int | Decimal:
 # -- Parquet -----------------------------------------------------------------------------------------------------
 
 
-def _parquet(data: bytes, faults: list[str]) -> Iterator[tuple[int, Any]]:
+def parquet_rows(data: bytes, faults: list[str]) -> Iterator[tuple[int, Any]]:
     file = pq.ParquetFile(pa.BufferReader(data), coerce_int96_timestamp_unit="us")
     row = 0
     for number in range(file.num_row_groups):

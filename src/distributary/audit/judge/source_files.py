@@ -45,7 +45,7 @@ class SourceFiles:
 
     known_files: Mapping[str, KnownFile]
     options: Mapping[str, str]
-    reader: Callable[[pa.Buffer, list[str]], Iterator[RawEvent]] = raw_events
+    reader: Callable[[pa.Buffer, str, list[str]], Iterator[RawEvent]] = lambda body, _, faults: raw_events(body, faults)
     gone: dict[str, str] = field(default_factory=dict)
     partly: dict[str, str] = field(default_factory=dict)
     rows: dict[str, dict[str, Numbers]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class SourceFiles:
         events = SpilledEvents()
         faults: list[str] = []
         rows: dict[str, array[int]] = {}
-        for event in self.reader(body, faults):
+        for event in self.reader(body, path, faults):
             try:
                 meta = of_file(event)
             except (ValueError, TypeError, AttributeError, OverflowError) as e:

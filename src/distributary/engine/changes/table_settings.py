@@ -224,4 +224,6 @@ def reading_of(config: Pipeline) -> Reading:
         text_bytes=source.text_bytes,
         json_numbers=source.json_numbers,
         max_unpacked_bytes=source.max_unpacked_bytes,
+        csv_null=source.csv[0],
+        csv_delimiter=source.csv[1],
     )

@@ -50,7 +50,11 @@ def parts(text: str) -> Iterator[str]:
         if not isinstance(found, dict) or not found.keys() <= Pipeline.model_fields.keys():
             continue
         source = {**KAFKA, **found.get("source", {})} if "type" not in found.get("source", {}) else found["source"]
-        plain = source["type"] == "datastream" or found.get("envelope") in ("debezium", "maxwell", "openlogreplicator")
+        plain = source["type"] not in ("kafka", "delta") or found.get("envelope") in (
+            "debezium",
+            "maxwell",
+            "openlogreplicator",
+        )
         registry = {} if plain else {"registry": {"url": "http://registry:8081"}}
         tables = {"root": "/data/lake", **found.get("tables", {})}
         yield yaml.safe_dump({"pipeline": "games", **registry, **found, "source": source, "tables": tables})

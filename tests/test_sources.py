@@ -221,11 +221,11 @@ def test_a_source_is_chosen_by_its_type_and_bronze_stands_for_it_in_the_second_h
     given: dict[str, dict[str, Any]] = {
         "kafka": {"type": "kafka", "bootstrap_servers": "b:1", "topic": "t"},
         "delta": {"type": "delta", "path": "source"},
-        "datastream": {"type": "datastream", "path": "files"},
+        **{name: {"type": name, "path": "files"} for name in ("datastream", "debezium_files", "dms_files")},
     }
     assert given.keys() == SOURCES.keys()
     for kind, source in given.items():
-        config = pipeline(tmp_path, source, **({} if kind == "datastream" else REGISTRY))
+        config = pipeline(tmp_path, source, **(REGISTRY if kind in ("kafka", "delta") else {}))
         assert type(source_of(config)) is SOURCES[kind]
     two = pipeline(tmp_path, given["kafka"], layout="two_hop", **REGISTRY)
     assert (type(source_of(two)), type(origin_of(two))) == (Bronze, SOURCES["kafka"])

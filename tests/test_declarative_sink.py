@@ -26,6 +26,7 @@ from distributary.declarative.silver_sink import (
 )
 from distributary.declarative.verify import verify
 from distributary.errors import BadInput, ConfigError, LayoutChanged
+from distributary.repair.clean import clean
 from distributary.sink.committing import BatchEnding
 from distributary.sink.data_source import unpacked
 from distributary.sink.sink_options import ROWS_OPTION
@@ -97,6 +98,13 @@ def test_update_after_update_gives_what_was_sent(tmp_path: Path, remote: str) ->
         world.run()
     assert world.run(full_refresh=("bronze",)).ok
     checked(world)
+
+    # All of it is the pipeline's own: nothing of the sink stays behind.
+    plan = clean(world.config)
+    assert {world.datasets.uri(world.datasets.silver(game)) for game in (first, second, third)} <= {
+        target.path for target in plan.remove
+    }
+    assert not [path for path in plan.kept if path.path.startswith(world.config.tables.root + "/")], plan.kept
 
     world.configure()
     with pytest.raises(LayoutChanged):

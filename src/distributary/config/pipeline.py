@@ -187,6 +187,11 @@ class Pipeline(Model):
         return self.source
 
     @property
+    def holds_rows(self) -> bool:
+        """Are the source's rows those of the tables already, without a message in them?"""
+        return self.source.is_given and "payload" not in self.model_fields_set
+
+    @property
     def is_declarative(self) -> bool:
         """Does Spark run it as a declarative pipeline, with datasets in place of a stream of ours?"""
         return self.layout == "declarative"

@@ -66,6 +66,8 @@ class SourceKeys(Model):
     """Has each record a topic, a partition and an offset, by which it is found again, and a key and headers?"""
     has_columns: ClassVar[bool] = False
     """Has each record columns, as `envelope.format: columns` needs them?"""
+    is_given: ClassVar[bool] = False
+    """Are its rows a DataFrame of the user's own, which Spark's sink is given, so that nobody here can read them?"""
     reads_files: ClassVar[bool] = False
     """Is a batch some files, given out by the file ledger, so that it comes again as it was?"""
 

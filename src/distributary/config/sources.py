@@ -214,6 +214,17 @@ class DeltaSource(SourceKeys):
         return self.path or None
 
 
+class DataFrameSource(SourceKeys):
+    has_columns = True
+    is_given = True
+
+    type: Literal["dataframe"] = Field(
+        description='Rows of a DataFrame that your own query writes by `format("distributary")`. The file is for '
+        "`status`, `verify`, `maintain` and `clean`: `pipeline` is the sink's option `name`. See docs/sink.md."
+    )
+
+
 Source: TypeAlias = Annotated[
-    KafkaSource | DeltaSource | DatastreamSource | DebeziumFilesSource | DmsFilesSource, Field(discriminator="type")
+    KafkaSource | DeltaSource | DatastreamSource | DebeziumFilesSource | DmsFilesSource | DataFrameSource,
+    Field(discriminator="type"),
 ]

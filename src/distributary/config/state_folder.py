@@ -75,7 +75,8 @@ class StateFolder(_Folder):
         "sink", "folder",
         "of Spark's sink (`format(\"distributary\")`), by stream: `<batch>.json` says which files a batch commits to "
         "which tables, written before the first of them",
-        "nothing between two batches; of a batch that was interrupted, files that it wrote stay as orphans",
+        "nothing between two batches; of a batch that was interrupted, files that it wrote stay as orphans, and "
+        "`clean` keeps what its stream alone has made",
     )  # fmt: skip
     files = StateEntry(
         "files", "Delta table",

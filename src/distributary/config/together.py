@@ -28,13 +28,14 @@ def check_together(config: Pipeline) -> None:
     check_places(config)
     _check_stores(config)
     _check_declarative(config)
+    _check_given(config)
     _check_layout(config)
     _check_names(config)
     check_described(config)
     if config.envelope.format == "json" and "payload" not in config.model_fields_set:
         detail = "an envelope of JSON does not say what payloads are: give payload: {format: json, framing: none}"
         raise fault("payload", f"{detail}, or another format")
-    if config.holds_changes or config.envelope.is_debezium:
+    if config.holds_changes or config.envelope.is_debezium or config.holds_rows:
         return
     if config.registry is None and (config.payload.has_schema or config.envelope.format in ("protobuf", "avro")):
         needing = (
@@ -180,6 +181,19 @@ def _check_names(config: Pipeline) -> None:
     for route, table_config in config.tables.routes.items():
         if table_config.name is not None:
             raise fault(f"tables.routes.{route}.name", f"not allowed with layout {config.layout}")
+
+
+def _check_given(config: Pipeline) -> None:
+    """A DataFrame's rows are appended, each to one table."""
+    if not config.source.is_given:
+        return
+    if not config.is_fanout:
+        raise fault("layout", "with source.type dataframe there is one layout; leave it out")
+    if config.tables.has_keys or config.envelope.is_debezium:
+        key = "tables.keys" if config.tables.has_keys else "envelope"
+        raise fault(key, "not allowed with source.type dataframe, whose rows are appended")
+    if config.holds_rows and is_given(config, "envelope"):
+        raise fault("envelope", "a DataFrame's rows are those of the tables; with messages in them, give payload too")
 
 
 def _check_layout(config: Pipeline) -> None:

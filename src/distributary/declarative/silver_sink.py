@@ -39,7 +39,7 @@ from distributary.sink.data_source import packed
 from distributary.sink.sink_options import ROWS_OPTION, SinkOptions
 from distributary.sink.written import RouteFiles, WrittenFiles, removed_on_failure
 from distributary.sources.bronze_rows import RECORD_KEY
-from distributary.state.ledger import Ledger, totals
+from distributary.state.ledger import EMPTIED, Ledger, totals
 from distributary.tables.evolve import Policy, evolve
 from distributary.tables.snapshot import Txn
 from distributary.tables.store import Store, local_path
@@ -105,7 +105,7 @@ def sink_options(config: Pipeline, known_routes: KnownRoutes, careful: bool) -> 
 def _options(config: Pipeline) -> SinkOptions:
     names = config.declarative.silver
     tables = config.tables.model_copy(update={"name": names, "routes": {}})
-    return SinkOptions("route", config.pipeline, tables, config.state_root, parks=False)
+    return SinkOptions("route", config.pipeline, tables, config.state_root, parks=False, keeps_books=False)
 
 
 def good_rows(bronze: DataFrame, *, has_keys: bool) -> DataFrame:
@@ -186,7 +186,7 @@ def empty_silver(config: Pipeline, known_routes: KnownRoutes, flows: Flows) -> N
         raise BadInput(detail=f"silver cannot be filled anew while a table of it cannot be read ({why}): drop it first")
     options = _options(config)
     flows.forget(config.declarative.silver_flow)
-    txn = Txn(f"empty-{uuid.uuid4().hex}", 0)
+    txn = Txn(f"{EMPTIED}{uuid.uuid4().hex}", 0)
     for route in known_routes.routes:
         target = options.target(route)
         table = target.open()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from distributary.errors import BadInput, Reason
@@ -77,6 +77,32 @@ class Messages(PipelineKind):
             detail=f"{kind} keeps no rows to rebuild a table from; layout two_hop does (bronze), and change files and "
             "messages with keys do (tables.log)"
         )
+
+
+class Frames(Messages):
+    """`source.type: dataframe`: Spark's sink has written the tables and the ledger, in a query of the user's own."""
+
+    def check_runs_here(self) -> NoReturn:
+        from distributary.sources.dataframe import refuse
+
+        refuse(self.config.pipeline)
+
+    def plan(self) -> NoReturn:
+        self.check_runs_here()
+
+    def verify(self, *, deep: bool) -> Verification:
+        from distributary.audit.verify import verify
+
+        counted = verify(self.config)
+        return replace(counted, notes=(*counted.notes, "rows of a DataFrame are counted; values were not compared"))
+
+    def replay(self, route: str | None, reasons: Collection[Reason] | None) -> ReplayReport:
+        if self.config.holds_rows:
+            raise BadInput(
+                detail="rows of a DataFrame that were set aside are kept as JSON, without a schema: read them from "
+                f"{self.config.state_folder.quarantine}, and write them again by your own query"
+            )
+        return super().replay(route, reasons)
 
 
 class TwoHop(Messages):

@@ -10,10 +10,11 @@ doubled.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import quote
 
@@ -26,6 +27,7 @@ from distributary.engine.decisions import too_many
 from distributary.engine.outcomes import Fault
 from distributary.errors import Reason, ReplayMismatch, StoreDown, TableCollision
 from distributary.errors.border import TableFault
+from distributary.sink import books
 from distributary.sink.by_routes import rejected
 from distributary.sink.sink_options import SinkOptions
 from distributary.sink.written import RouteFiles, WrittenFiles, discard, joined
@@ -63,13 +65,14 @@ class BatchEnding:
             plan = self._planned()
             if plan is None:
                 written = self._admitted(written)
-                if not written.names():
+                if not written.names() and not written.tombstones and not written.excluded:
                     return
                 plan = None if self._write_down(written) else self._planned()
             if plan is not None and plan.names() != written.names():
                 plan = self._still_there(plan, written)
                 discard(written.without(plan.names()), self.options)
-            self._apply(plan or written, again=plan is not None)
+            parked = self._apply(plan or written, again=plan is not None)
+            books.record(self.options, self.txn, plan or written, parked)
             self.options.store.delete(join(self.options.intents, self._folder), f"{self.txn.version - KEPT}.json")
 
     def abort(self, tasks: Iterable[WrittenFiles]) -> None:
@@ -107,7 +110,7 @@ class BatchEnding:
         if aside and not is_quarantined and self._is_any_gone(options.quarantine, aside):
             _check_rows(options.quarantine, aside, written.quarantine)
             aside = written.quarantine
-        return WrittenFiles(parts, aside)
+        return replace(plan, parts=parts, quarantine=aside)
 
     def _is_any_gone(self, uri: str, files: Sequence[DataFile]) -> bool:
         infos = filesystem(uri, self.options.store).get_file_info([file.path for file in files])
@@ -147,10 +150,8 @@ class BatchEnding:
         rows = [rejected(p.route, self._read(p), Reason.TOO_MANY_ROUTES, beyond[p.route]) for p in refused.parts]
         file = self._quarantine_file(rows, self.txn, "end")
         discard(refused, self.options)
-        return WrittenFiles(
-            [route_files for route_files in written.parts if route_files.route not in beyond],
-            [*written.quarantine, file],
-        )
+        parts = [route_files for route_files in written.parts if route_files.route not in beyond]
+        return replace(written, parts=parts, quarantine=[*written.quarantine, file])
 
     def _quarantine_file(self, rows: list[pa.Table], txn: Txn, task: str) -> DataFile:
         return write_rejected(self.options.quarantine, rows, txn.app_id, txn.version, task, self.options.store)
@@ -165,14 +166,17 @@ class BatchEnding:
 
     # -- the commits ---------------------------------------------------------------------------------------
 
-    def _apply(self, plan: WrittenFiles, *, again: bool) -> None:
-        """`again`: an earlier attempt may have done a part of it."""
-        routes = plan.by_route()
+    def _apply(self, plan: WrittenFiles, *, again: bool) -> dict[str, str]:
+        """`again`: an earlier attempt may have done a part of it. Returns the routes whose rows were set aside, and
+        why."""
+        routes, parked = plan.by_route(), {}
         if again and (quarantine := Snapshot.open(self.options.quarantine, self.options.store)) is not None:
-            routes = {r: parts for r, parts in routes.items() if not quarantine.has(self._parking(r))}
+            parked = {r: "set aside by an earlier attempt" for r in routes if quarantine.has(self._parking(r))}
+            routes = {r: parts for r, parts in routes.items() if r not in parked}
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            list(pool.map(partial(self._commit_or_park, again=again), routes, routes.values()))
+            whys = list(pool.map(partial(self._commit_or_park, again=again), routes, routes.values()))
         self._commit_quarantine(plan.quarantine, self.txn)
+        return parked | {route: why for route, why in zip(routes, whys, strict=True) if why is not None}
 
     def _commit_quarantine(self, files: Sequence[DataFile], txn: Txn) -> None:
         options = self.options
@@ -183,25 +187,29 @@ class BatchEnding:
         """The transaction by which the quarantine knows that it has a route's rows of this batch."""
         return Txn(f"{self.txn.app_id} {route}", self.txn.version)
 
-    def _commit_or_park(self, route: str, parts: list[RouteFiles], *, again: bool) -> None:
-        """Commit a route's files; where the table cannot take them, its rows are set aside.
+    def _commit_or_park(self, route: str, parts: list[RouteFiles], *, again: bool) -> str | None:
+        """Commit a route's files; where the table cannot take them, its rows are set aside: returns why.
 
         Raises CommitConflict (others were first each time), StoreDown, ReplayMismatch.
         """
         try:
             self._commit(route, parts)
+            return None
         except (CommitConflict, ReplayMismatch):
             raise
         except BaseException as e:
             uri, txn = parts[0].uri, self._parking(route)
             why = Fault.of(e).own(uri)
             if self._is_done(route, why, again=again):
-                return
+                return None
             # Another owner's table is that for good: the batch would come again for nothing.
             if not self.options.parks and not isinstance(e, TableCollision):
                 raise StoreDown(path=uri, detail=why) from e
             rows = [rejected(route, self._read(route_files), Reason.TABLE_PARKED, why) for route_files in parts]
-            self._commit_quarantine([self._quarantine_file(rows, txn, "parked")], txn)
+            # By the batch's own stream, as the ledger knows it; the routes of a batch share no row's id.
+            task = f"{books.PARKED}{hashlib.sha256(route.encode()).hexdigest()[:16]}"
+            self._commit_quarantine([self._quarantine_file(rows, self.txn, task)], txn)
+            return why
 
     def _is_done(self, route: str, why: str, *, again: bool) -> bool:
         """Whether a table that has just failed has the batch nevertheless, so that its rows must not be set aside.

@@ -48,12 +48,11 @@ def writer(
             raise BadInput(detail=f"there is no column {column!r}. The rows have: {', '.join(rows.columns)}")
     where = {"root": tables} if isinstance(tables, str) else dict(tables)
     document: dict[str, Any] = {"pipeline": name, "tables": where, **({} if state is None else {"state": state})}
-    # A source has to be named, and nothing reads it: rows come from the DataFrame.
-    document["source"] = {"type": "delta", "table": "dataframe"}
+    document["source"] = {"type": "dataframe"}
     intake: Intake
     if payload is None:
         check_route(rows.schema, route)
-        config = load_document({**document, "envelope": "none", "payload": {"format": "bytes"}})
+        config = load_document(document)
         intake = RouteRows(SinkOptions(route, config.pipeline, config.tables, config.state_root))
     else:
         config = load_document({**document, **_messages(schema_id, format, registry)})

@@ -124,6 +124,10 @@ class _Task:
         for chunk in self._cut(window):
             if chunk["kind"] == "bad":
                 self.rejected.append(pa.Table.from_batches([read_rejected(chunk["blob"])]))
+            elif chunk["kind"] == "tombstones":
+                self.taken.tombstones += chunk["rows"]
+            elif chunk["kind"] == "excluded":
+                self.taken.excluded += chunk["rows"]
             elif chunk["kind"] == "rows":
                 groups: Groups = json.loads(chunk["groups"])
                 routes.setdefault(chunk["route"], []).append((groups, read_records(chunk["blob"])))
@@ -181,10 +185,10 @@ class _Task:
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in ("kind", "route", "groups")]
+        columns = [batch.column(name).to_pylist() for name in ("kind", "route", "groups", "rows")]
         blobs = batch.column("blob")
-        for row, (kind, route, groups) in enumerate(zip(*columns, strict=True)):
-            yield {"kind": kind, "route": route, "groups": groups, "blob": blobs[row].as_buffer()}
+        for at, (kind, route, groups, rows) in enumerate(zip(*columns, strict=True)):
+            yield {"kind": kind, "route": route, "groups": groups, "rows": rows, "blob": blobs[at].as_buffer()}
 
 
 @lru_cache(maxsize=4)

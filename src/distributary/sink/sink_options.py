@@ -35,13 +35,15 @@ OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 @dataclass(frozen=True)
 class SinkOptions:
     """Where rows go. `route`: the column that says it. `name`: who owns the tables. `parks`: rows of a table that
-    fails when the batch ends are set aside, else the batch fails and comes again."""
+    fails when the batch ends are set aside, else the batch fails and comes again. `keeps_books`: batches are entered in
+    the ledger; else whoever the sink works for counts them."""
 
     route: str
     name: str
     tables: Tables
     state: str
     parks: bool = True
+    keeps_books: bool = True
 
     @property
     def store(self) -> Store:

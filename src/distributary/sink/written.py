@@ -58,10 +58,13 @@ class RouteFiles:
 
 @dataclass
 class WrittenFiles:
-    """What a task has made of its rows, or all tasks."""
+    """What a task has made of its rows, or all tasks. `tombstones`, `excluded`: records that are in no file, as the
+    ledger counts them."""
 
     parts: list[RouteFiles] = field(default_factory=list)
     quarantine: list[DataFile] = field(default_factory=list)
+    tombstones: int = 0
+    excluded: int = 0
 
     def by_route(self) -> dict[str, list[RouteFiles]]:
         """The parts of each route, joined as far as they go together."""
@@ -83,18 +86,23 @@ class WrittenFiles:
     def without(self, names: set[str]) -> WrittenFiles:
         """All files but those of these names."""
         parts = [replace(p, files=tuple(file for file in p.files if file.path not in names)) for p in self.parts]
-        return WrittenFiles(parts, [file for file in self.quarantine if file.path not in names])
+        return replace(self, parts=parts, quarantine=[file for file in self.quarantine if file.path not in names])
 
     def to_json(self) -> dict[str, Any]:
         return {
             "parts": [route_files.to_json() for parts in self.by_route().values() for route_files in parts],
             "quarantine": [file.to_json() for file in self.quarantine],
+            "tombstones": self.tombstones,
+            "excluded": self.excluded,
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> WrittenFiles:
         return cls(
-            [RouteFiles.from_json(p) for p in content["parts"]], [DataFile(**file) for file in content["quarantine"]]
+            [RouteFiles.from_json(p) for p in content["parts"]],
+            [DataFile(**file) for file in content["quarantine"]],
+            content.get("tombstones", 0),  # an earlier version did not count them
+            content.get("excluded", 0),
         )
 
 
@@ -104,6 +112,8 @@ def joined(tasks: Iterable[WrittenFiles]) -> WrittenFiles:
     return WrittenFiles(
         [route_files for task in every for route_files in task.parts],
         [file for task in every for file in task.quarantine],
+        sum(task.tombstones for task in every),
+        sum(task.excluded for task in every),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from distributary.config import Pipeline
 from distributary.sources.bronze import Bronze
 from distributary.sources.change_files import ChangeFiles
+from distributary.sources.dataframe import DataFrameRows
 from distributary.sources.delta_source import DeltaRows
 from distributary.sources.kafka_source import KafkaTopics
 from distributary.sources.port import Source
@@ -17,6 +18,7 @@ SOURCES: Mapping[str, type[Source]] = {
     "datastream": ChangeFiles,
     "debezium_files": ChangeFiles,
     "dms_files": ChangeFiles,
+    "dataframe": DataFrameRows,
 }
 """`source.type` -> what it is."""
 

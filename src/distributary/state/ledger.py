@@ -79,6 +79,8 @@ RESYNC = "resync-"
 """Begins the stream ids of rebuilds of merged tables."""
 MERGE = "merge"
 """Stream id of merges between batches."""
+EMPTIED = "empty-"
+"""Begins the transactions that empty tables which are filled anew."""
 LOSS = "loss"  # of notes on data that was lost at the source
 KEPT_ROWS = 20_000
 """Rows that stay as they are; older ones are added up into one row per route when as many again have come, or"""
@@ -286,15 +288,15 @@ class Ledger:
             sequence = 1 if before is None else before.version + 2
             return [self.table.write(_table([replace(e, sequence=sequence) for e in finished]))]
 
-        # A run and a replay may get in each other's way.
-        policy = Policy(type_change="new_column")
-        if self.table.append(LEDGER_SCHEMA, numbered, Txn(stream, batch), policy) is None:
+        policy = Policy(type_change="new_column")  # a run and a replay may get in each other's way
+        if (appended := self.table.append(LEDGER_SCHEMA, numbered, Txn(stream, batch), policy)) is None:
             return
         for entry in finished:
             self._remember(entry)
         self._rows += len(finished)
         self._tell(finished)
-        if (batch and batch % UPKEEP_BATCHES == 0) or self._rows > 2 * KEPT_ROWS + len(self.newest):
+        count = batch or appended.version  # each write of Spark's sink is batch 0 of a stream of its own
+        if (count and not count % UPKEEP_BATCHES) or self._rows > 2 * KEPT_ROWS + len(self.newest):
             self.compact()
 
     def _tell(self, finished: Sequence[Entry]) -> None:

@@ -161,7 +161,7 @@ def status(
     now_sec = now()
     tables = _tables(config, entries, quarantine, now_sec)
     last = max(_last_of_streams(entries), key=lambda e: e.finished_at, default=None)
-    running = _any_runs(running_parts)
+    running = None if config.source.is_given else _any_runs(running_parts)  # a query of whoever has the DataFrame
     batch = _newest_batch(entries)
     return Status(
         pipeline=config.pipeline,

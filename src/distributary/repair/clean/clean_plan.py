@@ -114,10 +114,13 @@ def _flows(books: CleaningBooks, tables: Iterable[str]) -> Iterator[tuple[Remova
     if books.config.checkpoint is None or not books.config.is_declarative:
         return
     from distributary.declarative.datasets import Datasets, flow_checkpoints, storage
+    from distributary.declarative.silver_sink import silver_flow
 
     place, names = storage(books.config), Datasets.of(books.config)
-    for table in tables:
-        path = flow_checkpoints(place, names, table)
+    paths = [flow_checkpoints(place, names, table) for table in tables]
+    if paths and (flow := silver_flow(books.config)) is not None:
+        paths.append(join(place, "_checkpoints", flow))
+    for path in paths:
         if books.names(path):
             yield RemovalTarget("checkpoint", path), None
 

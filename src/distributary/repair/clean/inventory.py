@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 from distributary.config import Pipeline
 from distributary.engine.changes.table_settings import history_of
 from distributary.errors.border import TableFault
@@ -64,6 +66,8 @@ class CleaningBooks:
         stream_ids = {e.stream for e in self.entries} | self.intent.streams
         for stream in self.parts:
             stream_ids |= set(self.names(stream.state_folder.plans))
+            # Those of Spark's sink, also one that died in its first batch.
+            stream_ids |= {unquote(name) for name in self.names(stream.state_folder.sink)}
             if self.config.checkpoint is None and (own_id := readable_stream_id(stream.checkpoint_path, self.store)):
                 stream_ids.add(own_id)
         if self.hop_1 is not None and self._writes_bronze(self.hop_1):

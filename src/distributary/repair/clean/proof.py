@@ -9,13 +9,13 @@ import pyarrow.fs as pafs
 from distributary.config import HopFolder
 from distributary.repair.clean.inventory import CleaningBooks
 from distributary.running.bronze.bronze_table import has_rows, hop_1_state
-from distributary.state.ledger import MERGE, RESYNC
+from distributary.state.ledger import EMPTIED, MERGE, RESYNC
 from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.store import engine_uri, filesystem, local_path
 from distributary.tables.table import Table
 
 UNREADABLE = "it cannot be read"
-_OWN_WORK = ("replay-", "reconcile-", RESYNC, RESYNC.rstrip("-"), MERGE)
+_OWN_WORK = ("replay-", "reconcile-", RESYNC, RESYNC.rstrip("-"), MERGE, EMPTIED)
 """Marks of a pipeline's own work beside its streams begin so."""
 
 

@@ -116,6 +116,18 @@ def test_inserts_updates_and_deletes_leave_the_newest_row_of_each_key_and_tombst
     assert gone[2][DELETED_AT].timestamp() * 1000 == START_MS + 9000
 
 
+def test_a_new_table_says_by_a_comment_that_it_holds_tombstones_until_people_say_something_else(table: Table) -> None:
+    table.merge(Event(row(1, "a"), 100, "INSERT"))
+    merged = DeltaTable(table.uri)
+    (field,) = (field for field in merged.schema().fields if field.name == DELETED)
+    assert "WHERE NOT _deleted" in field.metadata["comment"]
+    merged.alter.set_column_metadata(DELETED, {"comment": "People say"})
+    table.merge(Event(row(2, "b"), 200, "INSERT"), deleted(row(1, "a"), 300))
+    (field,) = (field for field in DeltaTable(table.uri).schema().fields if field.name == DELETED)
+    assert field.metadata["comment"] == "People say"
+    assert table.living() == [(2, "b")]
+
+
 def test_an_older_event_changes_nothing_whatever_its_time(table: Table) -> None:
     """DataflowTemplates#2867: a statement that began first may be logged last. The place in the log decides."""
     table.merge(Event(row(1, "new"), 7609, sec=17))

@@ -23,10 +23,14 @@ from distributary.changes.keys import KeyIndex
 from distributary.changes.reduce import MissingColumns, Places, Ranked, has_row_ids
 from distributary.changes.sequence import Bools, Numbers, OrderSettings
 from distributary.changes.unfilled import FIELDS, Unfilled, lacking, may_say
+from distributary.tables.comments import COMMENT
 
 DELETED = "_deleted"
 DELETED_AT = "_deleted_at"
 DELETED_AT_TYPE = pa.timestamp("us", tz="UTC")
+_ADVICE = b"True: a deleted row, kept for a while. Read the table WHERE NOT _deleted."
+DELETED_FIELD = pa.field(DELETED, pa.bool_(), metadata={COMMENT: _ADVICE})
+"""Its comment is all that tells of tombstones where somebody opens the table by its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ def as_merged(rows: pa.Table, keys: Sequence[str], rules: MergeRules) -> pa.Tabl
                 values = _where(pc.invert(deleted), rows.column(number))
                 rows = rows.set_column(number, kind, values)
     moment = pc.cast(pc.struct_field(metadata, "source_timestamp"), pa.timestamp("ms", tz="UTC")).cast(DELETED_AT_TYPE)
-    rows = rows.append_column(pa.field(DELETED, pa.bool_()), deleted)
+    rows = rows.append_column(DELETED_FIELD, deleted)
     return rows.append_column(pa.field(DELETED_AT, DELETED_AT_TYPE), pc.if_else(deleted, moment, None))
 
 

@@ -28,7 +28,7 @@ from distributary.changes.unfilled import Unfilled, may_say
 from distributary.names import quoted
 from distributary.tables.evolve import Evolution, Slot, evolve
 from distributary.tables.merge import Merged, MergeTarget
-from distributary.tables.merge_rows import DELETED, DELETED_AT, Counts, MergeRules
+from distributary.tables.merge_rows import DELETED, DELETED_AT, DELETED_FIELD, Counts, MergeRules
 from distributary.tables.snapshot import Txn, columns_of
 from distributary.tables.spark_engine import SparkEngine, SparkEngineError, first_line
 from distributary.tables.widening import for_spark
@@ -84,6 +84,7 @@ def merge_by_spark(
     masks = [name for name in rows.columns if name.startswith(UNSAID)]
     merged_rows = _as_merged(rows.drop(*aside), keys, rules, masks)
     brought = to_arrow_schema(merged_rows.drop(*masks).schema, timezone="UTC")
+    brought = brought.set(brought.get_field_index(DELETED), DELETED_FIELD)
     evolution = evolve(columns_of(table), [brought], for_spark(target.policy, table))
     engine.prepare(target.table, [brought], target.policy)
     source = _fitted(merged_rows, evolution, masks)

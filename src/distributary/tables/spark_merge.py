@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 
 from distributary.changes.anew import TIMES, BegunAnew
 from distributary.changes.digits import FIRST_LAYOUT, LAYOUTS, MOVED, PREFIX, UNCHANGED, WIDTH
@@ -31,6 +31,7 @@ from distributary.tables.merge import Merged, MergeTarget
 from distributary.tables.merge_rows import DELETED, DELETED_AT, DELETED_FIELD, Counts, MergeRules
 from distributary.tables.snapshot import Txn, columns_of
 from distributary.tables.spark_engine import SparkEngine, SparkEngineError, first_line
+from distributary.tables.spark_types import arrow_schema
 from distributary.tables.widening import for_spark
 
 UNSAID = "_unsaid_"
@@ -83,7 +84,7 @@ def merge_by_spark(
         _ask_for_older(spark, uri, rows, keys, rules)
     masks = [name for name in rows.columns if name.startswith(UNSAID)]
     merged_rows = _as_merged(rows.drop(*aside), keys, rules, masks)
-    brought = to_arrow_schema(merged_rows.drop(*masks).schema, timezone="UTC")
+    brought = arrow_schema(merged_rows.drop(*masks).schema)
     brought = brought.set(brought.get_field_index(DELETED), DELETED_FIELD)
     evolution = evolve(columns_of(table), [brought], for_spark(target.policy, table))
     engine.prepare(target.table, [brought], target.policy)

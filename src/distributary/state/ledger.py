@@ -77,8 +77,7 @@ LEDGER_SCHEMA = pa.schema(
 _REPLAY = "replay-"
 RESYNC = "resync-"
 """Begins the stream ids of rebuilds of merged tables."""
-MERGE = "merge"
-"""Stream id of merges between batches."""
+MERGE = "merge"  # stream id of merges between batches
 EMPTIED = "empty-"
 """Begins the transactions that empty tables which are filled anew."""
 LOSS = "loss"  # of notes on data that was lost at the source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 from urllib.parse import quote
 
@@ -22,12 +22,24 @@ _pattern: re.Pattern[str] | None = None
 
 def hide(secret: str) -> None:
     """From now on `redacted` knows it: whole, each of its lines, as JSON escapes it, and as an address does."""
-    global _pattern
     with _lock:
         _known.update(form for form in _forms(secret) if len(form) >= (SHORTEST_WORD if form.isalpha() else SHORTEST))
-        # The longest first: one may be a part of another.
-        longest = sorted(_known, key=len, reverse=True)
-        _pattern = re.compile("|".join(map(re.escape, longest))) if longest else None
+        _look_for()
+
+
+def forget(secrets: Iterable[str]) -> None:
+    """They are worth nothing any more: `redacted` need not look for them."""
+    with _lock:
+        for secret in secrets:
+            _known.difference_update(_forms(secret))
+        _look_for()
+
+
+def _look_for() -> None:
+    global _pattern
+    # The longest first: one may be a part of another.
+    longest = sorted(_known, key=len, reverse=True)
+    _pattern = re.compile("|".join(map(re.escape, longest))) if longest else None
 
 
 def _forms(secret: str) -> Iterator[str]:

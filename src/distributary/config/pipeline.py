@@ -27,7 +27,7 @@ from distributary.config.secrets import KeyPath, literal_secrets, looks_secret
 from distributary.config.sources import Source
 from distributary.config.state_folder import StateFolder
 from distributary.config.together import check_together
-from distributary.config.writing import Quarantine, Tables
+from distributary.config.writing import Place, Quarantine, Tables
 from distributary.errors import ConfigError, NotYet
 from distributary.redaction import MASK
 from distributary.shares import Share
@@ -172,7 +172,17 @@ class Pipeline(Model):
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_together(self)
+        self._tell_places()
         return self
+
+    def _tell_places(self) -> None:
+        """Folders besides `tables.root` that credentials are needed for."""
+        folders = [self.state_root, self.bronze_path if self.layout == "two_hop" else None]
+        places: list[Place] = [(path, "PATH_READ_WRITE") for path in folders if path]
+        if self.source.address is not None:
+            places.append((self.source.address, "PATH_READ"))
+        root = self.tables.root
+        self.tables.with_places((path, use) for path, use in places if "://" in path and not _is_below(path, root))
 
     @property
     def holds_changes(self) -> bool:
@@ -298,6 +308,10 @@ class Pipeline(Model):
         """All keys with their values, for printing: a value from a reference as the reference, a secret as stars."""
         masked: dict[str, Any] = _masked(self.model_dump(mode="json"), (), self._references)
         return masked
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
 def _masked(value: Any, path: KeyPath, references: dict[KeyPath, str]) -> Any:

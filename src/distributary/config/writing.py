@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, StringConstraints, field_validator, model_validator
 
-from distributary.config.addresses import Folder
+from distributary.config.addresses import Folder, Url
 from distributary.config.base import Model, fault
 from distributary.config.describing import Describing, Description, Pattern, description_of
 from distributary.config.evolution import Evolution, EvolutionOverride
@@ -14,6 +15,8 @@ from distributary.config.quantities import Database, Distinct, Duration, Text, T
 from distributary.config.shaping import Expectation, SelectList
 from distributary.names import check_pattern, check_template, table_name
 
+Place: TypeAlias = tuple[str, Literal["PATH_READ", "PATH_READ_WRITE"]]
+"""A folder, and what credentials for it must allow, as Unity Catalog calls it."""
 Engine: TypeAlias = Literal["auto", "task", "spark"]
 
 DAY_SEC = 86400.0
@@ -61,6 +64,13 @@ class RouteOverride(Describing):
     merged: TableName | None = Field(default=None, description="Change files: the same for its merged table.")
     view: TableName | None = Field(default=None, description="Change files: the same for its view.")
     history: TableName | None = Field(default=None, description="Change files: the same for its history table.")
+
+
+class Unity(Model):
+    url: Url = Field(description="Where its REST API is: `https://acme.cloud.databricks.com`, `http://localhost:8080`.")
+    token: SecretStr | None = Field(
+        default=None, description="Who asks: a token. Without it, as a server without authorization takes it."
+    )
 
 
 class Tables(Describing):
@@ -135,6 +145,11 @@ class Tables(Describing):
     storage_options: dict[str, SecretStr] = Field(
         default={}, description="Settings and credentials of the store for the task engine, as delta-rs names them."
     )
+    unity: Unity | None = Field(
+        default=None,
+        description="Unity Catalog, which gives the task engine credentials for the folders of this pipeline, for a "
+        "while each. See docs/unity.md.",
+    )
     patterns: list[Pattern] = Field(
         default=[],
         description="Comments, properties and columns to partition or cluster by, of all routes that match. Later ones "
@@ -204,6 +219,22 @@ class Tables(Describing):
         description="Change files: the most rows, in those files of a merged table that may hold a key of the batch, "
         "that a task merges; with more, Spark does. Without it: 20 million. Also for messages with keys.",
     )
+
+    _places: tuple[Place, ...] = PrivateAttr(default=())
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Folders that credentials are asked for, and what they are needed for."""
+        return ((self.root, "PATH_READ_WRITE"), *self._places)
+
+    def with_places(self, others: Iterable[Place]) -> None:
+        """`others`: those besides `root`, for the pipeline as a whole knows them."""
+        self._places = tuple(others)
+
+    @property
+    def for_tasks(self) -> Self:
+        """Without the catalog's token: the driver asks for credentials, and hands them over with the store."""
+        return self if self.unity is None else self.model_copy(update={"unity": None})
 
     @field_validator("name")
     @classmethod

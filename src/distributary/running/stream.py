@@ -195,6 +195,7 @@ class Run:
                 return not self._stopping.is_set()
             except DistributaryError as e:
                 self._outages += 1
+                self.store.ask_anew()
                 if not e.retryable or self._outages > tries(e, once):
                     raise
                 if self._stopping.wait(rest_sec(self._outages)):

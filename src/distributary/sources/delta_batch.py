@@ -43,13 +43,14 @@ _KINDS: Mapping[str, Mapping[str, pa.DataType]] = {
 
 
 def store_of_source(source: DeltaSource, tables: Tables) -> Store | None:
-    """How the source's files are opened: as local files, or as the tables' where they share a bucket; else None."""
+    """How the source's files are opened: as local files, or as the tables' where they share a bucket, or
+    one catalog gives credentials for both; else None."""
     if not source.path:
         return None
     if local_path(source.path) is not None:
         return Store()
     same = _bucket(source.path) == _bucket(tables.root)
-    return Store.of(tables) if same and tables.storage_options else None
+    return Store.of(tables) if tables.unity or (same and tables.storage_options) else None
 
 
 def _bucket(uri: str) -> str:

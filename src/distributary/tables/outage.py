@@ -29,7 +29,8 @@ _CODES: Final = frozenset(
         *("AuthenticationFailed", "AuthorizationFailure", "AccountIsDisabled"),
     }
 )
-"""Of a 403: it is about who asks, not about what for. S3's and Google's, then Azure's."""
+"""Of a 400 or 403: it is about who asks, not about what for. S3's and Google's, then Azure's. S3 answers 400 where a
+token has ended."""
 
 _TREE = re.compile(r"\n\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)? ?")
 """How delta-rs shows what caused an error: a line each."""
@@ -39,7 +40,7 @@ _ANSWER = re.compile(
     r"(?:Generic \w+ error|The operation lacked [a-z ]+ for path [^:\n]+)"
     r": (?:Error performing [a-z ]+: )?"
     # Addresses are percent-encoded: there is no blank in one.
-    r"Error performing [A-Z]+ \S+ in \S+?(?:, after \d+ retries, max_retries: \d+, retry_timeout: \S+)? +- "
+    r"Error performing (?P<method>[A-Z]+) \S+ in \S+?(?:, after \d+ retries, max_retries: \d+, retry_timeout: \S+)? +- "
     r"(?:(?P<none>HTTP error)\b"
     r"|Server returned [a-z0-9-]+ status code: (?P<status>\d{3})\b"
     r"(?:[A-Za-z ]*: \ufeff?(?:<\?xml[^>]*>\s*)?<Error>\s*<Code>(?P<code>\w+)</Code>)?)"
@@ -88,4 +89,6 @@ def _says_so(text: str) -> bool:
     if match["none"]:
         return True
     status = int(match["status"])
-    return status in _STATUSES or (status == 403 and match["code"] in _CODES)
+    if status == 400 and match["method"] == "HEAD":
+        return True  # its answer has no body, so no code: a token that has ended, or another region than the bucket's
+    return status in _STATUSES or (status in (400, 403) and match["code"] in _CODES)

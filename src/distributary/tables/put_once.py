@@ -45,7 +45,7 @@ def put_once(uri: str, store: Store, folder: str, name: str, body: bytes) -> boo
         # Imported here and below: a worker that writes local folders never needs it.
         from distributary.tables.object_stores import create_object
 
-        return create_object(uri, store.options, f"{folder}/{name}", body)
+        return create_object(uri, store.at(uri), f"{folder}/{name}", body)
     place = local / folder
     draft = place / f".{uuid.uuid4().hex}.tmp"
     try:
@@ -70,7 +70,7 @@ def exists(uri: str, store: Store, folder: str, name: str) -> bool:
         return (local / folder / name).exists()
     from distributary.tables.object_stores import has_object
 
-    return has_object(uri, store.options, f"{folder}/{name}")
+    return has_object(uri, store.at(uri), f"{folder}/{name}")
 
 
 def read(uri: str, store: Store, folder: str, name: str) -> bytes | None:
@@ -79,4 +79,4 @@ def read(uri: str, store: Store, folder: str, name: str) -> bytes | None:
         return store.get(join(uri, folder), name)
     from distributary.tables.object_stores import read_object
 
-    return read_object(uri, store.options, f"{folder}/{name}")
+    return read_object(uri, store.at(uri), f"{folder}/{name}")

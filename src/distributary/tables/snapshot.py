@@ -102,7 +102,7 @@ class Snapshot:
         self.uri = uri
         self.store = store
         try:
-            self.delta = DeltaTable(engine_uri(uri), version=version, storage_options=dict(store.options) or None)
+            self.delta = DeltaTable(engine_uri(uri), version=version, storage_options=store.at(uri) or None)
         except TableNotFoundError as e:
             raise NoTable.of(e) from e
 

@@ -14,18 +14,39 @@ from deltalake.fs import DeltaStorageHandler
 
 from distributary.config import Tables
 from distributary.tables.edge import edge
+from distributary.tables.unity import UnityCatalog
+from distributary.tables.vault import Vault, vault_of
 
 
 @dataclass(frozen=True)
 class Store:
-    """`options` are delta-rs storage options (credentials, endpoint); empty for local folders."""
+    """`options` are delta-rs storage options (credentials, endpoint); empty for local folders. `vault`: credentials
+    that end, and are asked anew. Pickled, they are those of this moment."""
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    vault: Vault | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, tables: Tables) -> Store:
         """The store of a pipeline's tables."""
-        return cls({k: v.get_secret_value() for k, v in tables.storage_options.items()})
+        options = {k: v.get_secret_value() for k, v in tables.storage_options.items()}
+        if tables.unity is None:
+            return cls(options)
+        token = tables.unity.token
+        catalog = UnityCatalog(tables.unity.url, None if token is None else token.get_secret_value())
+        return cls(options, vault_of(catalog, tuple((engine_uri(uri), use) for uri, use in tables.places)))
+
+    def at(self, uri: str) -> dict[str, str]:
+        """The settings for `uri`, as delta-rs names them. Raises CatalogDown (an OSError)."""
+        if self.vault is None or local_path(uri) is not None:
+            return dict(self.options)
+        return {**self.options, **self.vault.options(engine_uri(uri))}
+
+    def ask_anew(self) -> None:
+        """Something failed, and it may be for the credentials: none that are kept are used again, where others can be
+        had."""
+        if self.vault is not None:
+            self.vault.doubt()
 
     def put(self, folder: str, name: str, body: pa.Buffer | bytes) -> None:
         """Write one new object. Raises OSError (also for what an object store refuses)."""
@@ -82,7 +103,7 @@ def filesystem(uri: str, store: Store) -> pafs.FileSystem:
     local = local_path(uri)
     if local is not None:
         return pafs.SubTreeFileSystem(str(local.absolute()), pafs.LocalFileSystem())
-    return pafs.PyFileSystem(DeltaStorageHandler(engine_uri(uri), dict(store.options)))
+    return pafs.PyFileSystem(DeltaStorageHandler(engine_uri(uri), store.at(uri)))
 
 
 def local_path(uri: str) -> Path | None:

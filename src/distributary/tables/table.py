@@ -263,9 +263,9 @@ class Table:
             commit_properties=commit,
         )
         if self.owner is None:
-            create(engine_uri(self.uri), storage_options=dict(self.store.options) or None, description=self.comment)
+            create(engine_uri(self.uri), storage_options=self.store.at(self.uri) or None, description=self.comment)
         elif cannot_put_once(self.uri, self.store):
-            options = dict(self.store.options) or None
+            options = self.store.at(self.uri) or None
             create(engine_uri(self.uri), storage_options=options, description=self.owner.text())
             table = Snapshot(self.uri, self.store)
             table.keep_owner()

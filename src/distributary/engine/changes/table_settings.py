@@ -37,7 +37,9 @@ class Named:
     @classmethod
     def of(cls, config: Pipeline) -> Named:
         source = config.change_files
-        return cls(config.tables, tuple(source.epochs), source.restart_margin, source.written_by == "debezium")
+        return cls(
+            config.tables.for_tasks, tuple(source.epochs), source.restart_margin, source.written_by == "debezium"
+        )
 
     def takes(self, route: str) -> bool:
         """Are the rows of this route events?"""
@@ -188,8 +190,8 @@ def named_of(
     if config.holds_changes:
         return Named.of(config)
     if config.envelope.is_debezium:
-        return DebeziumNames(config.tables, form=form_of(config), dialect=config.envelope.dialect)
-    return MessageNames(config.tables, names=names or {}, logs=logs or {}) if config.tables.has_keys else None
+        return DebeziumNames(config.tables.for_tasks, form=form_of(config), dialect=config.envelope.dialect)
+    return MessageNames(config.tables.for_tasks, names=names or {}, logs=logs or {}) if config.tables.has_keys else None
 
 
 def history_of(config: Pipeline, about: str | None, log: str | None) -> str | None:

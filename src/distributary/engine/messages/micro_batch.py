@@ -197,7 +197,7 @@ class Fanout:
             pipeline=self.config.pipeline,
             stream=stream,
             batch=batch,
-            tables=self.config.tables,
+            tables=self.config.tables.for_tasks,
             store=self.store,
             quarantine=self.quarantine,
             payload_format=decoded_format(self.config),

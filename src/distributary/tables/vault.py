@@ -1,0 +1,109 @@
+"""Credentials that Unity Catalog vends, kept while they last: asked by the driver, handed to tasks, written nowhere.
+
+    driver: a place -> `options`, asked anew when half of their time is over
+    pickled with a batch's tasks -> what is there, without the catalog's token: a task asks nobody
+
+A place is a folder of the pipeline (root of the tables, state, bronze, a Delta source); credentials are for all below.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+from distributary.redaction import forget, hide
+from distributary.tables.unity import CatalogDown, PathOperation, UnityCatalog, Vended
+
+log = logging.getLogger("distributary")
+
+REST_SEC = 30.0
+"""So long a catalog that does not answer is not asked again, while the credentials before last."""
+
+
+class Vault:
+    """Thread-safe. `catalog`: None in a task, which has what it was handed. `places`: address -> what for."""
+
+    def __init__(
+        self,
+        catalog: UnityCatalog | None,
+        places: Mapping[str, PathOperation],
+        credentials: Mapping[str, Vended] | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._catalog = catalog
+        self._places = dict(places)
+        self._kept = dict(credentials or {})
+        self._now = now
+        self._rests: dict[str, float] = {}
+        self._replaced: list[Vended] = []
+        self._doubted: set[str] = set()
+        self._lock = threading.Lock()
+        for vended in self._kept.values():
+            _hide(vended)
+
+    def __reduce__(self) -> tuple[type[Vault], tuple[None, Mapping[str, PathOperation], Mapping[str, Vended]]]:
+        with self._lock:
+            if self._catalog is not None:
+                for place in self._places:
+                    try:
+                        self._current(place)
+                    except CatalogDown as e:
+                        log.warning("tasks get the credentials that are there: %s", e)
+            return Vault, (None, self._places, dict(self._kept))
+
+    def options(self, uri: str) -> Mapping[str, str]:
+        """Credentials for `uri`, as delta-rs names them. Raises CatalogDown."""
+        place = max((p for p in self._places if _is_below(uri, p)), key=len, default=uri)
+        with self._lock:
+            return self._current(place).options
+
+    def doubt(self) -> None:
+        """What is kept may have ended before its time: the next use asks anew."""
+        with self._lock:
+            self._doubted = set(self._kept)
+            self._rests.clear()
+
+    def _current(self, place: str) -> Vended:
+        current, now = self._kept.get(place), self._now()
+        if self._catalog is None:
+            if current is None:
+                raise CatalogDown(f"no credentials for {place} were handed to this task")
+            return current
+        asks = current is None or current.is_half_over(now) or place in self._doubted
+        if current is not None and (not asks or now < self._rests.get(place, now)):
+            return current
+        try:
+            vended = self._catalog.path_credentials(place, self._places.get(place, "PATH_READ_WRITE"))
+        except CatalogDown as e:
+            if current is None or current.is_over(now):
+                raise
+            self._rests[place] = now + REST_SEC
+            log.warning("the credentials for %s are used on: %s", place, e)
+            return current
+        _hide(vended)
+        self._replaced = [*self._replaced, *([] if current is None else [current])]
+        for old in [old for old in self._replaced if old.is_over(now)]:
+            forget(old.options.values())
+            self._replaced.remove(old)
+        self._kept[place] = vended
+        self._doubted.discard(place)
+        return vended
+
+
+def _hide(vended: Vended) -> None:
+    """A store's answer may repeat a token."""
+    for secret in vended.options.values():
+        hide(secret)
+
+
+def _is_below(uri: str, place: str) -> bool:
+    return uri == place or uri.startswith(f"{place.rstrip('/')}/")
+
+
+@lru_cache(maxsize=16)
+def vault_of(catalog: UnityCatalog, places: tuple[tuple[str, PathOperation], ...]) -> Vault:
+    """The one of this process."""
+    return Vault(catalog, dict(places))

@@ -1,0 +1,290 @@
+"""Credentials that Unity Catalog vends: asked by the driver, handed to tasks, renewed, and shown nowhere."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from distributary.config import Pipeline
+from distributary.config.environment import environment
+from distributary.redaction import MASK, redacted
+from distributary.tables.evolve import Policy
+from distributary.tables.outage import is_store_fault
+from distributary.tables.put_once import exists, put_once, read
+from distributary.tables.snapshot import Txn
+from distributary.tables.store import Store
+from distributary.tables.table import Table
+from distributary.tables.unity import CatalogDown, UnityCatalog, Vended
+from distributary.tables.vault import REST_SEC, Vault, vault_of
+from tests.services.stores import S3
+from tests.services.vending import TOKEN, Vending
+from tests.unity_contract import Stage, check_all
+
+ROOT = "s3://lake/silver"
+HOUR = 3600.0
+
+
+@dataclass
+class FakeCatalog:
+    """Gives numbered credentials for an hour. `down`: it does not answer."""
+
+    clock: list[float]
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    down: bool = False
+
+    def path_credentials(self, place: str, operation: str) -> Vended:
+        if self.down:
+            raise CatalogDown("it is away")
+        self.asked.append((place, operation))
+        number = len(self.asked)
+        return Vended({"aws_session_token": f"session-{number}-of-the-vault"}, self.clock[0], self.clock[0] + HOUR)
+
+
+@pytest.fixture
+def clock() -> list[float]:
+    return [1000.0]
+
+
+@pytest.fixture
+def catalog(clock: list[float]) -> FakeCatalog:
+    return FakeCatalog(clock)
+
+
+@pytest.fixture
+def vault(catalog: FakeCatalog, clock: list[float]) -> Vault:
+    places: Any = {ROOT: "PATH_READ_WRITE", "s3://landing/events": "PATH_READ"}
+    return Vault(cast(UnityCatalog, catalog), places, now=lambda: clock[0])
+
+
+def token(vault: Vault, uri: str = f"{ROOT}/chess") -> str:
+    return vault.options(uri)["aws_session_token"]
+
+
+# -- what is kept, and for how long ------------------------------------------------------------------------
+
+
+def test_a_folder_is_asked_for_once_and_all_below_it_has_its_credentials(vault: Vault, catalog: FakeCatalog) -> None:
+    assert token(vault) == token(vault, f"{ROOT}/_distributary/games/ledger") == token(vault, ROOT)
+    assert token(vault, "s3://landing/events") != token(vault)
+    assert catalog.asked == [(ROOT, "PATH_READ_WRITE"), ("s3://landing/events", "PATH_READ")]
+    assert token(vault, "s3://lake/silver-2/x") != token(vault)  # not below it, though it begins alike
+    assert catalog.asked[2] == ("s3://lake/silver-2/x", "PATH_READ_WRITE")
+
+
+def test_they_are_renewed_when_half_of_their_time_is_over(
+    vault: Vault, catalog: FakeCatalog, clock: list[float]
+) -> None:
+    first = token(vault)
+    clock[0] += HOUR / 2 - 1
+    assert token(vault) == first
+    clock[0] += 1
+    assert token(vault) != first
+
+
+def test_while_the_catalog_is_away_those_that_last_are_used_and_it_is_asked_again_later(
+    vault: Vault, catalog: FakeCatalog, clock: list[float]
+) -> None:
+    first = token(vault)
+    clock[0] += HOUR / 2
+    catalog.down = True
+    assert token(vault) == first
+    catalog.down = False
+    assert token(vault) == first  # it rests
+    clock[0] += REST_SEC
+    second = token(vault)
+    assert second != first
+    catalog.down = True
+    clock[0] += HOUR
+    with pytest.raises(CatalogDown, match="it is away"):
+        token(vault)
+
+
+def test_after_an_outage_they_are_asked_anew(vault: Vault) -> None:
+    first = token(vault)
+    vault.doubt()
+    second = token(vault)
+    assert second != first
+    assert token(vault) == second
+
+
+def test_tasks_get_fresh_ones_and_not_what_asks_for_them(
+    vault: Vault, catalog: FakeCatalog, clock: list[float]
+) -> None:
+    first = token(vault)
+    clock[0] += HOUR / 2
+    shipped = pickle.loads(pickle.dumps(vault))
+    assert token(shipped) == token(vault) != first
+    assert b"Catalog" not in pickle.dumps(vault)
+    clock[0] += 10 * HOUR
+    shipped.doubt()
+    assert token(shipped) != first  # what it has; the store says whether that is still good
+    with pytest.raises(CatalogDown, match="handed to this task"):
+        shipped.options("s3://elsewhere/x")
+    catalog.down = True
+    assert token(pickle.loads(pickle.dumps(vault))) == token(shipped)
+
+
+def test_no_text_shows_them_and_those_that_have_ended_are_not_looked_for(
+    vault: Vault, catalog: FakeCatalog, clock: list[float]
+) -> None:
+    first = token(vault)
+    assert first not in redacted(f"<Token-0>{first}</Token-0>") and first not in repr(vault.options)
+    clock[0] += HOUR / 2
+    second = token(vault)
+    assert first not in redacted(first)
+    clock[0] += HOUR / 2
+    third = token(vault)
+    assert redacted(first) == first
+    assert redacted(second) == redacted(third) == MASK
+    assert "session-" not in repr(Store({}, vault)) + repr(catalog.path_credentials(ROOT, "PATH_READ"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "options"),
+    [
+        (
+            {"aws_temp_credentials": {"access_key_id": "a", "secret_access_key": "b", "session_token": "c"}},
+            {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_session_token": "c"},
+        ),
+        (
+            {"r2_temp_credentials": {"access_key_id": "a", "secret_access_key": "b", "session_token": ""}},
+            {"aws_access_key_id": "a", "aws_secret_access_key": "b"},
+        ),
+        ({"azure_user_delegation_sas": {"sas_token": "sv=1&sig=x"}}, {"azure_storage_sas_key": "sv=1&sig=x"}),
+        ({"azure_aad": {"aad_token": "t"}}, {"azure_storage_token": "t"}),
+    ],
+)
+def test_each_clouds_credentials_have_the_names_that_the_clients_know(
+    monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], options: dict[str, str]
+) -> None:
+    monkeypatch.setattr(UnityCatalog, "_call", lambda *_: {**answer, "expiration_time": 2_000})
+    vended = UnityCatalog("http://catalog").path_credentials(ROOT, "PATH_READ")
+    assert (dict(vended.options), vended.ends) == (options, 2.0)
+
+
+def test_a_token_of_googles_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UnityCatalog, "_call", lambda *_: {"gcp_oauth_token": {"oauth_token": "ya29"}})
+    with pytest.raises(CatalogDown, match="google_service_account_key"):
+        UnityCatalog("http://catalog").path_credentials("gs://lake", "PATH_READ")
+
+
+# -- the pipeline file -------------------------------------------------------------------------------------
+
+
+def pipeline(root: str, url: str, **keys: Any) -> Pipeline:
+    return Pipeline.model_validate(
+        {
+            "pipeline": "games",
+            "source": {"type": "delta", "path": "s3a://landing/events"},
+            "registry": {"path": "/registry"},
+            "tables": {"root": root, "unity": {"url": url, "token": TOKEN}},
+            **keys,
+        }
+    )
+
+
+def test_credentials_are_asked_for_the_folders_of_the_pipeline_and_for_nothing_else() -> None:
+    config = pipeline("s3a://lake/silver", "http://catalog")
+    assert config.tables.places == (("s3a://lake/silver", "PATH_READ_WRITE"), ("s3a://landing/events", "PATH_READ"))
+    apart = pipeline("s3a://lake/silver", "http://catalog", state="s3a://state/games", layout="two_hop")
+    assert apart.tables.places == (
+        ("s3a://lake/silver", "PATH_READ_WRITE"),
+        ("s3a://state/games", "PATH_READ_WRITE"),
+        ("s3a://landing/events", "PATH_READ"),
+    )
+
+
+def test_the_catalogs_token_is_masked_and_goes_to_no_task() -> None:
+    config = pipeline("s3a://lake/silver", "http://catalog")
+    assert TOKEN not in str(config.as_dict_masked()) + repr(config) + repr(UnityCatalog("http://catalog", TOKEN))
+    assert TOKEN.encode() in pickle.dumps(config.tables)
+    assert TOKEN.encode() not in pickle.dumps(config.tables.for_tasks)
+    assert TOKEN.encode() not in pickle.dumps(Store({}, vault_of(UnityCatalog("http://127.0.0.1:9", TOKEN), ())))
+
+
+# -- the stand-in and the server itself --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def vending(tmp_path_factory: pytest.TempPathFactory, s3: S3) -> Iterator[Vending]:
+    with Vending(tmp_path_factory.mktemp("vending"), s3) as server:
+        yield server
+
+
+@pytest.mark.services
+def test_the_stand_in_keeps_the_contract(vending: Vending) -> None:
+    check_all(Stage(vending.url, TOKEN, vending.root))
+    with pytest.raises(CatalogDown, match="answers 401: there is no such token"):
+        UnityCatalog(vending.url, "another").path_credentials(vending.root, "PATH_READ")
+
+
+def test_the_open_source_server_keeps_the_contract() -> None:
+    """DISTRIBUTARY_UNITY: its address, DISTRIBUTARY_UNITY_PLACE: a folder that it knows (docs/unity.md)."""
+    url, place = (environment().get(name) for name in ("DISTRIBUTARY_UNITY", "DISTRIBUTARY_UNITY_PLACE"))
+    if not url or not place:
+        pytest.skip("no server of Unity Catalog is named (DISTRIBUTARY_UNITY, DISTRIBUTARY_UNITY_PLACE)")
+    check_all(Stage(url, None, place))
+
+
+# -- the store behind it -----------------------------------------------------------------------------------
+
+
+def store_of(vending: Vending, root: str) -> Store:
+    tables = {"root": root, "unity": {"url": vending.url, "token": TOKEN}, "storage_options": dict(vending.options)}
+    return Store.of(pipeline(root, vending.url, tables=tables).tables)
+
+
+def append(table: Table, number: int) -> int:
+    """One row; how many the table has then."""
+    rows = pa.table({"n": [number]})
+    table.append(rows.schema, [table.write(rows)], Txn("stream", number), Policy())
+    opened = table.open()
+    assert opened is not None
+    return int(opened.dataset().to_table().num_rows)
+
+
+@pytest.mark.services
+def test_tables_are_written_by_vended_credentials_and_nothing_beside_their_folder_is(vending: Vending) -> None:
+    root = f"{vending.root}/a".replace("s3:", "s3a:")
+    store = store_of(vending, root)
+    assert append(Table(f"{root}/chess", store), 0) == 1
+    assert put_once(root, store, "plans", "0.json", b"{}") and not put_once(root, store, "plans", "0.json", b"{}")
+    assert exists(root, store, "plans", "0.json") and read(root, store, "plans", "0.json") == b"{}"
+    shipped: Store = pickle.loads(pickle.dumps(store))
+    assert append(Table(f"{root}/chess", shipped), 1) == 2
+    assert {given["place"] for given in vending.given() if given["place"].endswith("/a")} == {f"{vending.root}/a"}
+    with pytest.raises(OSError, match="handed to this task"):
+        Table(f"{vending.root}/b/chess", shipped).open()
+    # The credentials themselves are good for their folder only.
+    stolen = Store({**store.options, **store.at(root)})
+    with pytest.raises(OSError, match="AccessDenied"):
+        stolen.put(f"{vending.root}/b", "x", b"x")
+
+
+@pytest.mark.services
+def test_credentials_that_have_ended_are_the_stores_fault_and_new_ones_are_asked_for(vending: Vending) -> None:
+    root = f"{vending.root}/c".replace("s3:", "s3a:")
+    store = store_of(vending, root)
+    table = Table(f"{root}/chess", store)
+    append(table, 0)
+    vending.tell("expire")
+    attempts = (
+        partial(append, table, 1),
+        partial(put_once, root, store, "plans", "1.json", b"{}"),
+        partial(store.get, root, "x"),  # a HEAD, whose answer has no body
+        partial(store.delete, root, "x"),
+    )
+    for attempt in attempts:
+        with pytest.raises(OSError, match="400 Bad Request") as caught:
+            attempt()
+        assert is_store_fault(caught.value)
+        said = [given["token"] for given in vending.given() if given["token"] in str(caught.value)]
+        assert not [secret for secret in said if secret in redacted(str(caught.value))]
+    store.ask_anew()
+    assert append(table, 1) == 2

@@ -46,6 +46,8 @@ NAMES = (
     "merge_vs_spark_large",
     "scattered_merges",
     "answers",
+    "cold_run",
+    "idle",
     "merge_memory",
     "merged_row_bytes",
     "history_vs_spark",

@@ -14,6 +14,12 @@ import pytest
 from distributary.config import Pipeline
 from distributary.config.environment import environment
 from distributary.redaction import MASK, redacted
+from distributary.repair.clean import apply, clean, forget_names
+from distributary.running.catalog import enter, register_tables
+from distributary.sink.by_routes import RouteRows
+from distributary.sink.committing import BatchEnding
+from distributary.sink.sink_options import SinkOptions
+from distributary.state.ledger import Ledger
 from distributary.tables.evolve import Policy
 from distributary.tables.outage import is_store_fault
 from distributary.tables.put_once import exists, put_once, read
@@ -21,6 +27,7 @@ from distributary.tables.snapshot import Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.unity import CatalogDown, UnityCatalog, Vended
+from distributary.tables.unity_names import UnitySchema
 from distributary.tables.vault import REST_SEC, Vault, vault_of
 from tests.services.stores import S3
 from tests.services.vending import TOKEN, Vending
@@ -163,13 +170,13 @@ def test_no_text_shows_them_and_those_that_have_ended_are_not_looked_for(
 def test_each_clouds_credentials_have_the_names_that_the_clients_know(
     monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], options: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(UnityCatalog, "_call", lambda *_: {**answer, "expiration_time": 2_000})
+    monkeypatch.setattr(UnityCatalog, "call", lambda *_: {**answer, "expiration_time": 2_000})
     vended = UnityCatalog("http://catalog").path_credentials(ROOT, "PATH_READ")
     assert (dict(vended.options), vended.ends) == (options, 2.0)
 
 
 def test_a_token_of_googles_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(UnityCatalog, "_call", lambda *_: {"gcp_oauth_token": {"oauth_token": "ya29"}})
+    monkeypatch.setattr(UnityCatalog, "call", lambda *_: {"gcp_oauth_token": {"oauth_token": "ya29"}})
     with pytest.raises(CatalogDown, match="google_service_account_key"):
         UnityCatalog("http://catalog").path_credentials("gs://lake", "PATH_READ")
 
@@ -220,7 +227,7 @@ def vending(tmp_path_factory: pytest.TempPathFactory, s3: S3) -> Iterator[Vendin
 @pytest.mark.services
 def test_the_stand_in_keeps_the_contract(vending: Vending) -> None:
     check_all(Stage(vending.url, TOKEN, vending.root))
-    with pytest.raises(CatalogDown, match="answers 401: there is no such token"):
+    with pytest.raises(CatalogDown, match="answers 401: UNAUTHENTICATED there is no such token"):
         UnityCatalog(vending.url, "another").path_credentials(vending.root, "PATH_READ")
 
 
@@ -288,3 +295,71 @@ def test_credentials_that_have_ended_are_the_stores_fault_and_new_ones_are_asked
         assert not [secret for secret in said if secret in redacted(str(caught.value))]
     store.ask_anew()
     assert append(table, 1) == 2
+
+
+# -- names -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.services
+def test_tables_get_their_names_as_they_are_made_and_clean_takes_both(vending: Vending) -> None:
+    root = f"{vending.root}/named".replace("s3:", "s3a:")
+    unity = {"url": vending.url, "token": TOKEN, "names": True}
+    config = Pipeline.model_validate(
+        {
+            "pipeline": "games",
+            "source": {"type": "dataframe"},
+            "tables": {
+                "root": root,
+                "database": "named.silver",
+                "unity": unity,
+                "storage_options": dict(vending.options),
+            },
+        }
+    )
+    options = SinkOptions("game", config.pipeline, config.tables, config.state_root)
+    rows = pa.table({"game": ["chess", "go"], "n": [1, 2]})
+    BatchEnding(options, Txn("query", 0)).commit([RouteRows(options).take(rows.to_batches(), "query", 0, "0")])
+    ledger = Ledger(config.state_root, config.pipeline, Store.of(config.tables))
+    register_tables(cast(Any, None), config, ledger, ["chess", "go"])
+    names = UnitySchema(UnityCatalog(vending.url, TOKEN), "named.silver")
+    about = names.catalog.call("GET", "/tables/named.silver.go", "go")
+    assert about is not None and about["storage_location"] == f"{vending.root}/named/go"
+    assert [column["name"] for column in about["columns"]] == ["game", "n"]
+
+    names.leave("chess", f"{root}/chess")
+    names.enter("chess", f"{vending.root}/another", rows.schema)
+    plan = forget_names(clean(config))
+    assert [entry.path for entry in plan.catalog] == [f"{root}/go"] and not names.has("go")
+    assert [path.reason for path in plan.kept] == [f"it is the table at {vending.root}/another"]
+    apply(plan)
+    assert Table(f"{root}/go", Store.of(config.tables)).open() is None
+
+
+def test_what_the_catalog_refuses_is_said_and_one_that_is_down_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    status: list[int | None] = [403]
+
+    def refuses(*_: Any, **__: Any) -> None:
+        raise CatalogDown("no", status[0])
+
+    monkeypatch.setattr(UnityCatalog, "call", refuses)
+    names = UnitySchema(UnityCatalog("http://catalog"), "main.silver")
+    enter(names, ["s3://lake/chess"], Store())
+    assert "main.silver cannot be made in the catalog" in caplog.text
+    for status[0] in (None, 503):
+        with pytest.raises(CatalogDown):
+            enter(names, ["s3://lake/chess"], Store())
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"tables": {"database": "silver"}}, "the catalog and the schema"),
+        ({"tables": {"database": "main.silver"}, "layout": "wide"}, "whose views Spark makes"),
+    ],
+)
+def test_names_need_a_catalog_and_no_views_of_sparks(keys: dict[str, Any], why: str) -> None:
+    tables = {"root": "s3a://lake", "unity": {"url": "http://catalog", "names": True}, **keys["tables"]}
+    with pytest.raises(ValueError, match=why):
+        pipeline("s3a://lake", "http://catalog", **{**keys, "tables": tables})

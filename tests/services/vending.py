@@ -157,10 +157,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self.state.vend(table["storage_location"], asked["operation"] == "READ_WRITE")
         kind, _, name = path.strip("/").partition("/")
         name = urllib.parse.unquote(name)
-        if self.command == "GET":
+        if self.command in ("GET", "DELETE"):
             if name not in things:
                 raise Fault(404, f"{kind[:-1].upper()}_NOT_FOUND", f"{name} is not there")
-            return things[name]
+            return things[name] if self.command == "GET" else things.pop(name)
         parents = [asked[key] for key in ("catalog_name", "schema_name") if key in asked]
         full = ".".join([*parents, asked["name"]])
         if parents and ".".join(parents) not in things:

@@ -20,7 +20,7 @@ from distributary.config.sources import (
     Source,
 )
 from distributary.config.state_folder import DeclarativeFolder, HopFolder, SharesFolder, StateFolder
-from distributary.config.writing import Engine, Quarantine, RouteOverride, Tables
+from distributary.config.writing import Engine, Quarantine, RouteOverride, Tables, Unity
 
 __all__ = [
     "Bronze",
@@ -53,6 +53,7 @@ __all__ = [
     "StateFolder",
     "Tables",
     "Trigger",
+    "Unity",
     "Wide",
     "load",
     "load_document",

@@ -210,6 +210,8 @@ def _check_layout(config: Pipeline) -> None:
             reserved = (*Bronze.COLUMNS, *(["record_key"] if config.source.record_key is not None else ()))
             if name.lower() in reserved or len({n.lower() for n in names}) < len(names):
                 raise fault(f"envelope.{key}", f"bronze has a column {name!r} of its own; give the envelope others")
+    if (config.shared_table or config.is_declarative) and config.tables.unity and config.tables.unity.names:
+        raise fault("tables.unity.names", f"not allowed with layout {config.layout}, whose views Spark makes")
     if config.shared_table is not None:
         for key, engine in config.tables.each("engine").items():
             if engine == "spark":

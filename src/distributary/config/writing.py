@@ -71,6 +71,11 @@ class Unity(Model):
     token: SecretStr | None = Field(
         default=None, description="Who asks: a token. Without it, as a server without authorization takes it."
     )
+    names: bool = Field(
+        default=False,
+        description="Enter the tables of tables.database in this catalog by its REST API, for a Spark that does not "
+        "know the catalog. Else Spark does it.",
+    )
 
 
 class Tables(Describing):
@@ -278,6 +283,11 @@ class Tables(Describing):
             raise fault("routes", f"two routes cannot have one table: {max(named, key=named.count)!r}")
         if len(set(patterns)) < len(patterns):
             raise fault("log", "log, merged, history and view need different names")
+        if self.unity is not None and self.unity.names:
+            if self.database is None or self.database.count(".") != 1:
+                raise fault("database", "tables.unity.names needs the catalog and the schema, as in main.silver")
+            if self.view is not None:
+                raise fault("view", "not allowed with tables.unity.names: a view is made by Spark")
         if self.view is not None and (self.database is None or self.merged is None):
             raise fault("view", "a view needs tables.database to be in and tables.merged to read")
         return self

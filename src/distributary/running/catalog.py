@@ -10,13 +10,17 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from distributary.config import Pipeline
+from distributary.config import Pipeline, Tables
 from distributary.engine.changes.table_settings import history_of
 from distributary.errors.border import contained
 from distributary.names import literal, pattern_name, quoted, quoted_parts, shown
 from distributary.state.ledger import Entry, Ledger
+from distributary.tables.snapshot import columns_of
 from distributary.tables.spark_engine import spark_ended
-from distributary.tables.store import join
+from distributary.tables.store import Store, catalog_of, join
+from distributary.tables.table import Table
+from distributary.tables.unity import CatalogDown
+from distributary.tables.unity_names import UnitySchema
 
 log = logging.getLogger("distributary")
 
@@ -29,13 +33,46 @@ def register_tables(spark: SparkSession, config: Pipeline, ledger: Ledger, creat
     database = config.tables.database
     if database is None or not created:
         return
-    schema = register(spark, database, [uri for route in created for uri in _locations(config, ledger, route)])
+    locations = [uri for route in created for uri in _locations(config, ledger, route)]
+    if (names := unity_schema(config.tables)) is not None:
+        enter(names, locations, Store.of(config.tables))
+        return
+    schema = register(spark, database, locations)
     for route in created:
         if (view := view_of(config, ledger.newest.get(route))) is not None:
             name, merged = view
             # Made anew whenever columns may have come: a view keeps the columns that it was made with.
             with one_name(f"{schema}.{quoted(name)}") as qualified:
                 put_view(spark, qualified, living_rows(schema, merged))
+
+
+def unity_schema(tables: Tables) -> UnitySchema | None:
+    """Where names are entered by the catalog's REST API; None where Spark does it."""
+    if tables.unity is None or not tables.unity.names or tables.database is None:
+        return None
+    return UnitySchema(catalog_of(tables.unity), tables.database)
+
+
+def enter(names: UnitySchema, locations: Iterable[str], store: Store) -> None:
+    """As `register`, without Spark. What the catalog refuses is said, and stops nothing else. Raises CatalogDown (an
+    OSError): it does not answer."""
+    try:
+        names.make()
+    except CatalogDown as e:
+        _refused(names.name, e)
+        return
+    for location in locations:
+        name = last_part(location)
+        try:
+            names.enter(name, location, columns_of(Table(location, store).open()))
+        except CatalogDown as e:
+            _refused(f"{names.name}.{name}", e)
+
+
+def _refused(name: str, error: CatalogDown) -> None:
+    if error.status is None or error.status >= 500:
+        raise error
+    log.warning("%s cannot be made in the catalog: %s", shown(name), shown(str(error), 1000))
 
 
 def register(spark: SparkSession, database: str, locations: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 
-from distributary.config import Tables
+from distributary.config import Tables, Unity
 from distributary.tables.edge import edge
 from distributary.tables.unity import UnityCatalog
 from distributary.tables.vault import Vault, vault_of
@@ -32,9 +32,9 @@ class Store:
         options = {k: v.get_secret_value() for k, v in tables.storage_options.items()}
         if tables.unity is None:
             return cls(options)
-        token = tables.unity.token
-        catalog = UnityCatalog(tables.unity.url, None if token is None else token.get_secret_value())
-        return cls(options, vault_of(catalog, tuple((engine_uri(uri), use) for uri, use in tables.places)))
+        return cls(
+            options, vault_of(catalog_of(tables.unity), tuple((engine_uri(uri), use) for uri, use in tables.places))
+        )
 
     def at(self, uri: str) -> dict[str, str]:
         """The settings for `uri`, as delta-rs names them. Raises CatalogDown (an OSError)."""
@@ -95,6 +95,10 @@ class Store:
             return
         with contextlib.suppress(FileNotFoundError):
             filesystem(folder, self).delete_file(name)
+
+
+def catalog_of(unity: Unity) -> UnityCatalog:
+    return UnityCatalog(unity.url, None if unity.token is None else unity.token.get_secret_value())
 
 
 @edge()

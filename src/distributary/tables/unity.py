@@ -34,7 +34,11 @@ _AWS = {
 
 class CatalogDown(ConnectionError):
     """Unity Catalog does not answer, or does not give what it was asked for; says what. It counts as a fault of the
-    whole store: nothing is set aside, and the batch comes again."""
+    whole store: nothing is set aside, and the batch comes again. `status`: of its answer, where there was one."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,13 @@ class UnityCatalog:
 
     def table_credentials(self, name: str, operation: TableOperation) -> Vended:
         """For the table of this full name, `main.silver.chess`."""
-        about = self._call("GET", f"/tables/{name}", name)
+        about = self.call("GET", f"/tables/{name}", name) or {}
         body = {"table_id": about.get("table_id"), "operation": operation}
         return self._vended(name, "/temporary-table-credentials", body)
 
     def _vended(self, what: str, path: str, body: Mapping[str, Any]) -> Vended:
         now = time.time()
-        answer = self._call("POST", path, what, body)
+        answer = self.call("POST", path, what, body) or {}
         ends = answer.get("expiration_time")
         return Vended(self._options(what, answer), now, None if ends is None else float(ends) / 1000)
 
@@ -94,27 +98,32 @@ class UnityCatalog:
             )
         raise CatalogDown(f"Unity Catalog at {self.url} gives no credentials for {what} that are known here")
 
-    def _call(self, method: str, path: str, what: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def call(
+        self, method: str, path: str, what: str, body: Mapping[str, Any] | None = None, *, absent: bool = False
+    ) -> dict[str, Any] | None:
+        """The answer; None where there is none, and, with `absent`, where what is asked about is not there."""
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(_base(self.url) + path, data, headers, method=method)
-        why = ""
+        why, status = "", None
         for attempt in range(ATTEMPTS):
             if attempt:
                 time.sleep(Backoff(PAUSE_SEC).rest_sec(attempt))
             try:
                 with urllib.request.urlopen(request, timeout=TIMEOUT_SEC) as answer:
-                    content: dict[str, Any] = json.loads(answer.read())
+                    content: dict[str, Any] | None = json.loads(answer.read() or b"null")
                     return content
             except urllib.error.HTTPError as e:
-                why = f"answers {e.code}: {_message(e)}"
-                if e.code not in _AGAIN:
+                why, status = f"answers {e.code}: {_message(e)}", e.code
+                if absent and status == 404:
+                    return None
+                if status not in _AGAIN:
                     break
             except (OSError, ValueError) as e:
                 why = f"does not answer: {getattr(e, 'reason', None) or e}"
-        raise CatalogDown(redacted(f"Unity Catalog at {self.url} {why} (asked about {what})"))
+        raise CatalogDown(redacted(f"Unity Catalog at {self.url} {why} (asked about {what})"), status)
 
 
 def _base(url: str) -> str:
@@ -127,7 +136,8 @@ def _message(error: urllib.error.HTTPError) -> str:
     with error:
         try:
             body = error.read(10_000)
-            text = str(json.loads(body).get("message") or body.decode())
+            content = json.loads(body)
+            text = " ".join(str(content[key]) for key in ("error_code", "message") if content.get(key)) or str(content)
         except (OSError, ValueError, AttributeError):
             text = str(error.reason)
     return " ".join(text.split())[:300]

@@ -13,6 +13,7 @@ import pytest
 
 from distributary.config import Pipeline
 from distributary.config.environment import environment
+from distributary.errors import BadInput
 from distributary.redaction import MASK, redacted
 from distributary.repair.clean import apply, clean, forget_names
 from distributary.running.catalog import enter, register_tables
@@ -213,6 +214,14 @@ def test_the_catalogs_token_is_masked_and_goes_to_no_task() -> None:
     assert TOKEN.encode() in pickle.dumps(config.tables)
     assert TOKEN.encode() not in pickle.dumps(config.tables.for_tasks)
     assert TOKEN.encode() not in pickle.dumps(Store({}, vault_of(UnityCatalog("http://127.0.0.1:9", TOKEN), ())))
+
+
+def test_sparks_sink_takes_the_catalog_by_its_options() -> None:
+    given = {"path": "s3://lake/silver", "route": "game", "unity.url": "http://catalog", "unity.token": TOKEN}
+    options = SinkOptions.read(given)
+    assert options.store.vault is not None and options.tables.places == (("s3://lake/silver", "PATH_READ_WRITE"),)
+    with pytest.raises(BadInput, match="url"):
+        SinkOptions.read({"path": "s3://lake/silver", "route": "game", "unity.token": TOKEN})
 
 
 # -- the stand-in and the server itself --------------------------------------------------------------------

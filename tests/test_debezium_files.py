@@ -20,7 +20,7 @@ from distributary_simulate.changes.history import History, HistoryPlan
 from tests.debezium_messages import change
 from tests.sparkless import Sparkless
 from tests.test_debezium_histories import messages_of, plain, shown
-from tests.test_debezium_topics import KINDS, put
+from tests.test_debezium_topics import KINDS, of_row, put
 from tests.test_truncates import truncate
 
 
@@ -56,6 +56,7 @@ def write(shop: Sparkless, name: str, messages: Sequence[Message], way: str = "r
         (Kind.MYSQL, "records"),
         (Kind.POSTGRESQL, "texts"),
         (Kind.SQLSERVER, "records"),
+        (Kind.ORACLE, "records"),
         (Kind.MONGODB, "records"),
     ],
 )
@@ -107,6 +108,18 @@ def test_rows_of_one_binlog_event_stand_in_its_order(tmp_path: Path) -> None:
     write(shop, "a.jsonl", [put("c", 1, 1, 10), put("c", 2, 2, 20)])
     shop.run()
     assert [key for key, *_ in shop.living("shop_orders")] == [2, 3]
+    shop.check()
+
+
+def test_rows_of_oracle_that_exchange_keys_in_one_statement_live(tmp_path: Path) -> None:
+    """Debezium writes the insert of a key's new row before the delete of its old one."""
+    changes = [("c", 1, "A"), ("c", 2, "B"), ("d", 1, "A"), ("c", 2, "A"), ("d", 2, "B"), ("c", 1, "B")]
+    messages = [of_row(op, key, row_id, place) for place, (op, key, row_id) in enumerate(changes)]
+    shop = files_of(tmp_path)
+    for number, some in enumerate((messages[4:], messages[:2], messages[1:5])):
+        write(shop, f"{number}.jsonl", some)
+        shop.run()
+    assert shop.living("shop_orders", ["id", "name"]) == [(1, "B"), (2, "A")]
     shop.check()
 
 

@@ -38,6 +38,7 @@ class Meta(NamedTuple):
     lsn: str
     tx_id: str
     sort_keys: tuple[str, ...]
+    read_method: str = ""
 
     @property
     def identity(self) -> str:
@@ -67,6 +68,7 @@ def of_file(event: RawEvent) -> Meta:
         _text(source.get("lsn")),
         _text(source.get("tx_id")),
         _sort_keys(top.get("sort_keys")),
+        method,
     )
 
 
@@ -157,8 +159,11 @@ class Order:
 
     def gives_way(self, event: Meta, best: Meta) -> bool:
         """Oracle checks keys at the end of a statement: a row that leaves a key loses to another that an update gave
-        it to."""
-        if self.kind != "oracle" or event.change_type != "UPDATE-DELETE" or best.change_type != "UPDATE-INSERT":
+        it to. Debezium does not say of a delete and an insert that they are an update."""
+        halves = {("UPDATE-DELETE", "UPDATE-INSERT")}
+        if event.read_method.startswith("debezium"):
+            halves.add(("DELETE", "INSERT"))
+        if self.kind != "oracle" or (event.change_type, best.change_type) not in halves:
             return False
         return bool(event.tx_id and event.tx_id == best.tx_id and event.row_id and best.row_id) and (
             event.row_id != best.row_id

@@ -55,7 +55,7 @@ def the_upsert_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_statements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ranked, "_gives_way", lambda self, other: np.zeros(len(self.numbers), bool))
+    monkeypatch.setattr(Ranked, "left_for", lambda self, other: np.zeros(len(self.numbers), bool))
 
 
 @pytest.mark.parametrize("fault", [by_time, the_upsert_first, no_statements])

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from distributary.audit.judge.histories import judge_histories
 from distributary.audit.plan import plan_changes
 from distributary.changes.debezium.heads import Message
 from distributary.changes.model import Kind
+from distributary.kinds import kind_of
+from distributary.tables.snapshot import Snapshot
 from distributary_simulate.changes.history import History, HistoryPlan
 from tests.debezium_messages import change
 from tests.sparkless import Sparkless
@@ -170,4 +173,29 @@ def test_a_truncate_alone_is_followed_by_a_merge_that_waited(tmp_path: Path) -> 
         shop.run()
         left.append([row["id"] for row in shop.merged("shop_orders").to_pylist() if not row["_deleted"]])
     assert left == [[1, 2], [2], [2]]
+    assert judge_histories(shop.config, verify_changes(shop.config)).problems == ()
+
+
+def test_a_table_knows_of_a_truncate_from_its_first_commit_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends the batch after that commit, which says that all of it is done."""
+
+    def ended(*_: Any) -> None:
+        raise OSError("the store is away")
+
+    shop = files_of(tmp_path)
+    write(shop, "a.jsonl", [put("c", 1, 1, 10), truncate(5), put("c", 2, 9, 90)])
+    with monkeypatch.context() as broken:
+        broken.setattr(Snapshot, "set_properties", ended)
+        shop.run()
+    write(shop, "b.jsonl", [put("c", 3, 3, 30)])
+    shop.run()
+    assert [key for key, *_ in shop.living("shop_orders")] == [2]
+    with monkeypatch.context() as broken:
+        broken.setattr(Snapshot, "set_properties", ended)
+        for name in ("shop_orders", "shop_orders_history"):
+            rmtree(tmp_path / "lake" / name)
+        kind_of(shop.config, tmp_path / "shop.yaml").resync("shop.orders")
+    write(shop, "c.jsonl", [put("c", 4, 4, 40)])
+    shop.run()
+    assert [key for key, *_ in shop.living("shop_orders")] == [2]
     assert judge_histories(shop.config, verify_changes(shop.config)).problems == ()

@@ -15,7 +15,7 @@ import pyarrow as pa
 from distributary.changes.model import Kind
 from distributary.changes.reduce import reduce_rows
 from distributary.config import Pipeline
-from distributary.engine.changes.emptying import all_truncates, remember, without_truncates
+from distributary.engine.changes.emptying import all_truncates, remembering, without_truncates
 from distributary.engine.changes.gather import Gathered, by_share
 from distributary.engine.changes.key_columns import (
     NEWEST,
@@ -160,7 +160,6 @@ class _Rebuild:
             self.owner = replace(self.owner, keys=self.keys)
             self._build(log, schema)
             if self._commit(tables, self._mark(log, table)):
-                self._remember()
                 return self.report
             self.report.caught_up = attempt + 1
         raise StoreDown(
@@ -183,19 +182,15 @@ class _Rebuild:
         merged = as_merged(schema.empty_table(), self.keys, self.rules).schema
         return self._replaced(self.uri, tables[self.uri], merged, self.report.files, txn)
 
-    def _remember(self) -> None:
-        """Let the tables know of the log's TRUNCATEs, for events that come later."""
-        truncates = all_truncates(None, self._came, self.rules.order)
-        for uri, own in ((self.history_uri, truncates), (self.uri, truncates.newest())):
-            if uri is not None:
-                remember(Table(uri, self.store, self.owner).open(), own)
-
     def _replaced(
         self, uri: str, table: Snapshot | None, schema: pa.Schema, files: Sequence[DataFile], txn: Txn
     ) -> bool:
+        # What the log's TRUNCATEs are to later events: of a history each, of the merged table the newest.
+        truncates = all_truncates(None, self._came, self.rules.order)
         target = Table.of_route(uri, self.store, self.owner, self.config.tables)
         if uri == self.history_uri:
             target = replace(target, properties=for_rewrites(target.properties))
+        target = remembering(target, truncates if uri == self.history_uri else truncates.newest())
         if table is not None:
             return target.replace_all(table, schema, files, txn)
         try:

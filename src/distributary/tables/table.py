@@ -68,7 +68,7 @@ class Appended:
 @dataclass(frozen=True)
 class Table:
     """`owner`: who makes it, and must have made it. All else is of a table that is made anew; `clustered_by`: by engine
-    `spark` only."""
+    `spark` only; `remembers`: properties that Delta does not know, of a table with an owner."""
 
     uri: str
     store: Store
@@ -77,6 +77,7 @@ class Table:
     partitioned_by: tuple[str, ...] = ()
     clustered_by: tuple[str, ...] = ()
     comment: str | None = None
+    remembers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_route(cls, uri: str, store: Store, owner: Owner, tables: Tables) -> Table:
@@ -99,7 +100,7 @@ class Table:
     @property
     def properties_of_new(self) -> dict[str, str]:
         """The properties that the table gets when it is made."""
-        return {**self.properties, **({} if self.owner is None else self.owner.properties())}
+        return {**self.properties, **({} if self.owner is None else self.owner.properties()), **self.remembers}
 
     def write(self, rows: pa.Table) -> DataFile:
         """Write rows as a file of the table's folder, which a commit takes in later. Raises OSError."""
@@ -208,6 +209,7 @@ class Table:
         metadata = before.metadata_action(schema)
         if self.owner is not None:
             metadata["configuration"] |= self.owner.properties()
+        metadata["configuration"] |= self.remembers
         rows = sum(file.rows for file in files)
         removed = places_of(before)
         text = commit_text(before.version, txn, files, removed, rows=rows, about=OVERWRITE, metadata=metadata)
@@ -269,12 +271,14 @@ class Table:
             create(engine_uri(self.uri), storage_options=options, description=self.owner.text())
             table = Snapshot(self.uri, self.store)
             table.keep_owner()
+            if self.remembers:
+                table.set_properties(self.remembers)
             if self.comment is not None:
                 table.describe(self.comment)
         else:
             with TemporaryDirectory(prefix="distributary-") as folder:
                 create(folder, description=self.comment)
-                text = first_commit(Path(folder), self.owner.properties())
+                text = first_commit(Path(folder), {**self.owner.properties(), **self.remembers})
             if Snapshot.open(self.uri, self.store) is not None or not put_commit(self.uri, self.store, 0, text):
                 raise CommitConflict(f"{self.uri} is there already")
 

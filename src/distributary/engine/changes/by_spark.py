@@ -19,7 +19,7 @@ from distributary.changes.model import METADATA_TYPE
 from distributary.changes.reduce import METADATA, NUMBER, Reduced, reduce_rows
 from distributary.changes.truncates import Truncates
 from distributary.changes.unfilled import Unfilled
-from distributary.engine.changes.emptying import all_truncates, remember
+from distributary.engine.changes.emptying import all_truncates, remembering
 from distributary.engine.changes.key_columns import key_types
 from distributary.engine.changes.keyed_table import Into, absent
 from distributary.engine.changes.merging import UNSAID, done_by, of_one_log, purged_until, write_reduced
@@ -66,7 +66,8 @@ class BySpark:
         merge, files = replace(begun, by_spark=True, why_spark=None), list(begun.files)
         try:
             table = into.table(spec).open()
-            target = MergeTarget(into.table(spec), table, named.policy(outcome.route))
+            truncates = Truncates.read(begun.truncates, METADATA_TYPE, named.order(about.source))
+            target = MergeTarget(remembering(into.table(spec), truncates), table, named.policy(outcome.route))
             session = self._merge_session()
             rows = _read(session, [join(spec.parts, f.path) for f in begun.files])
             rules = named.rules(about.source, purged_until(table))
@@ -87,9 +88,6 @@ class BySpark:
                     if decided_file is not None:
                         files.append(decided_file)
                         rows = _in_place_of(rows, _read(session, [join(spec.parts, decided_file.path)]), into.keys)
-            if table is None and begun.truncates:
-                truncates = Truncates.read(begun.truncates, METADATA_TYPE, rules.order)
-                remember(into.table(spec).open(), truncates)
             by_spark = done_by(into, merged)
             merge = replace(
                 merge,

@@ -8,6 +8,7 @@ at once. A batch that ends on the way does all of it again, which changes nothin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,7 @@ from distributary.changes.truncates import PROPERTY, Truncates, apart
 from distributary.engine.changes.key_columns import KeyTypes, paths_of, whole
 from distributary.tables.files import TableFiles
 from distributary.tables.snapshot import Snapshot
+from distributary.tables.table import Table
 
 AT_ONCE = 1 << 18
 """Rows of a table that are deleted at a time."""
@@ -40,6 +42,11 @@ def all_truncates(table: Snapshot | None, came: Iterable[pa.Array], order: Order
     for metadata in came:
         truncates = truncates.joined(Truncates(metadata, order))
     return truncates
+
+
+def remembering(table: Table, truncates: Truncates) -> Table:
+    """The table, which knows of them from its first commit on: by then its batch counts as done."""
+    return replace(table, remembers={PROPERTY: truncates.written()}) if truncates else table
 
 
 def remember(table: Snapshot | None, truncates: Truncates) -> bool:

@@ -21,7 +21,7 @@ from distributary.changes.model import SourceTable
 from distributary.changes.reduce import Reduced, reduce_rows
 from distributary.changes.truncates import Truncates, apart
 from distributary.changes.unfilled import Unfilled
-from distributary.engine.changes.emptying import all_truncates, older_rows, remember, without_truncates
+from distributary.engine.changes.emptying import all_truncates, older_rows, remember, remembering, without_truncates
 from distributary.engine.changes.fitting import Fitted, RouteEvents, with_origin
 from distributary.engine.changes.gather import Gathered, by_share
 from distributary.engine.changes.key_columns import KeyTypes, key_columns, key_types, whole
@@ -181,13 +181,11 @@ def _opened(into: Into, rows: pa.Table, spec: ChangeSpec, txn: Txn, widened: dic
         return begun.then(replace(into.begun(), late=late))
     # Under the batch's transaction one of the two merges, so with what is left to Spark all is.
     if (why := by_settings(named.tables, route) or begun.why_spark) is None:
-        target = MergeTarget(into.table(spec), table, named.policy(route))
+        target = MergeTarget(remembering(into.table(spec), truncates), table, named.policy(route))
         merged = merge_rows(target, _plain(reduced), into.keys, rules, txn)
         why = merged.why_spark
     if why is not None:
         return begun.then(_left_to_spark(into, reduced, spec, why))
-    if table is None:
-        remember(into.table(spec).open(), truncates)
     if truncates:  # of which the tip does not say
         merged = replace(merged, tip=None)
     return begun.then(replace(done_by(into, merged, reduced.rows), seconds={"merge": time.monotonic() - looked}))

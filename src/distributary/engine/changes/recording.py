@@ -17,7 +17,7 @@ import pyarrow as pa
 from distributary.changes.sequence import OrderSettings
 from distributary.changes.truncates import Truncates
 from distributary.changes.unfilled import Unfilled
-from distributary.engine.changes.emptying import all_truncates, older_rows, remember
+from distributary.engine.changes.emptying import all_truncates, older_rows, remember, remembering
 from distributary.engine.changes.key_columns import KeyTypes, whole
 from distributary.engine.changes.keyed_table import Into, absent, check_keys, with_wider_keys
 from distributary.engine.changes.task_spec import ORIGIN, ChangeSpec
@@ -48,7 +48,7 @@ def record(into: Into, events: pa.Table, spec: ChangeSpec, txn: Txn) -> None:
         table = own.table(spec).open()
     if table is not None and own.truncates:
         events = pa.concat_tables([events, *_ended(table, own, types, truncates, order, events.schema)])
-    own_table = own.table(spec)
+    own_table = remembering(own.table(spec), truncates)
     own_table = replace(own_table, properties=for_rewrites(own_table.properties))
     target = MergeTarget(own_table, table, spec.named.policy(own.route))
     try:
@@ -58,8 +58,6 @@ def record(into: Into, events: pa.Table, spec: ChangeSpec, txn: Txn) -> None:
         more = all_of(own.source, spec, e.keys, events, types)
         events = pa.concat_tables([events, more], promote_options="permissive")
         _take(own, target, truncates.ended(events, own.keys), spec, txn, filled=True)
-    if table is None:
-        remember(own.table(spec).open(), truncates)
 
 
 def _ended(

@@ -138,6 +138,12 @@ def test_a_file_says_what_is_wrong_with_it_and_the_others_are_read(tmp_path: Pat
     assert any("AddColumnName" in one["detail"] for one in shop.quarantined())
 
 
+@pytest.mark.parametrize("first", ["I,2,b", "1,foo,NULL", "a,foo,foo", "a,,b", "a,NULL,b", "2026-01-31 10:11:12,a,b"])
+def test_a_first_row_is_not_taken_for_names(first: str) -> None:
+    with pytest.raises(FileBroken, match="AddColumnName"):
+        read_dms(pa.py_buffer(f"{first}\n2,bar,x\n".encode()), "a/b/LOAD00000001.csv", Reading())
+
+
 def test_an_operation_that_is_none_is_set_aside_alone() -> None:
     found = read_dms(pa.py_buffer(csv_body([row("I", 1, "a"), row("X", 2, "b")])), f"a/b/{name_at(0)}.csv", Reading())
     assert [(bad.row, bad.reason.value) for bad in found.bad] == [(1, "UNKNOWN_CHANGE_TYPE")]

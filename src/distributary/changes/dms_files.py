@@ -34,6 +34,8 @@ OPERATION = "Op"
 _OPERATIONS = {"I": "INSERT", "U": "UPDATE", "D": "DELETE"}
 _NAME = re.compile(r"(?:(?P<load>LOAD[0-9A-Fa-f]+)|(?P<time>\d{8}-\d{9})(?P<rest>\d*))\.(?:csv|parquet)(?:\.gz)?")
 _DATE = re.compile(r"\d+")
+_NUMBER = re.compile(r"[-+]?\d[-+.:/\sTZ\d]*")
+"""A number, or a time: a table's first column, which mostly is its key, has no such name."""
 
 
 class _Place(NamedTuple):
@@ -91,7 +93,7 @@ def _csv(content: pa.Buffer, path: str, reading: Reading) -> pa.Table:
     names = next(csv.reader([head], delimiter=reading.csv_delimiter), [])
     if not names:
         return pa.table({})
-    if len(set(names)) < len(names) or names[0] in _OPERATIONS:
+    if not _are_names(names, reading.csv_null):
         remedy = "set AddColumnName at the endpoint of DMS, or use Parquet"
         raise FileBroken(path=path, detail=f"it does not begin with the names of its columns: {remedy}")
     convert = arrow_csv.ConvertOptions(
@@ -106,6 +108,13 @@ def _csv(content: pa.Buffer, path: str, reading: Reading) -> pa.Table:
         return arrow_csv.read_csv(pa.BufferReader(text), read, parse, convert)
     except (pa.ArrowException, OSError) as e:
         raise FileBroken(path=path, detail=f"it is no CSV file: {e}") from e
+
+
+def _are_names(line: list[str], null: str) -> bool:
+    """Can this be what a file begins with, and not its first row? That would be lost, and name the columns."""
+    first = line[line[0] == OPERATION :][:1]
+    is_row = line[0] in _OPERATIONS or any(_NUMBER.fullmatch(name) for name in first)
+    return not is_row and len(set(line)) == len(line) and not {"", null} & set(line)
 
 
 def _rows(table: pa.Table, row: int, place: _Place) -> Rows:

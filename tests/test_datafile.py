@@ -278,6 +278,15 @@ def engine(folder: Path) -> Callable[[str], int]:
     return count
 
 
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("text", ["\U00010000", "\U0001f600", "\U00020000", "\U0010ffff", "\u2028", 'a"\\b'])
+def test_a_text_is_found_whatever_characters_its_bounds_hold(tmp_path: Path, text: str, nested: bool) -> None:
+    rows = pa.table({"a": [{"a": text}] if nested else [text]})
+    write(tmp_path / "t", rows)
+    column = """"a"['a']""" if nested else '"a"'
+    assert engine(tmp_path / "t")(f"{column} = {literal(text, pa.string())}") == 1
+
+
 def literal(value: Any, kind: pa.DataType) -> str:
     name = {
         pa.date32(): "Date32",

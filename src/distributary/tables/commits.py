@@ -73,7 +73,12 @@ def commit_text(
     actions += [{"remove": {**_removed(now, *place), "dataChange": moved is None}} for place in removed]
     actions += [{"add": {**file.as_log(), "dataChange": False}} for file in moved or ()]
     actions += [{"add": file.as_log()} for file in added]
-    return "".join(json.dumps(action) + "\n" for action in actions).encode()
+    return _lines(actions)
+
+
+def _lines(actions: Iterable[Mapping[str, Any]]) -> bytes:
+    """Without escaped pairs: delta-rs (1.6.6) takes those of U+20000 and above for other characters."""
+    return "".join(json.dumps(action, ensure_ascii=False) + "\n" for action in actions).encode()
 
 
 def put_commit(uri: str, store: Store, version: int, text: bytes) -> bool:
@@ -87,7 +92,7 @@ def first_commit(table: Path, properties: Mapping[str, str]) -> bytes:
     for action in actions:
         if "metaData" in action:
             action["metaData"]["configuration"] |= properties
-    return "".join(json.dumps(action) + "\n" for action in actions).encode()
+    return _lines(actions)
 
 
 def has_commit(uri: str, store: Store, version: int) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
 import pyarrow as pa
@@ -151,6 +154,74 @@ def test_no_text_shows_them_and_those_that_have_ended_are_not_looked_for(
     assert redacted(first) == first
     assert redacted(second) == redacted(third) == MASK
     assert "session-" not in repr(Store({}, vault)) + repr(catalog.path_credentials(ROOT, "PATH_READ"))
+
+
+def test_keys_that_a_server_gives_again_stay_hidden_when_their_first_time_is_over(clock: list[float]) -> None:
+    class Same(FakeCatalog):
+        def path_credentials(self, place: str, operation: str) -> Vended:
+            return Vended({"aws_session_token": "the-same-session-again"}, clock[0], clock[0] + HOUR)
+
+    vault = Vault(cast(UnityCatalog, Same(clock)), {ROOT: "PATH_READ_WRITE"}, now=lambda: clock[0])
+    for _ in range(4):
+        assert redacted(token(vault)) == MASK
+        clock[0] += HOUR / 2
+
+
+def send(request: BaseHTTPRequestHandler, text: bytes) -> None:
+    request.wfile.write(text)
+
+
+@contextmanager
+def answering(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_token_goes_nowhere_else_when_a_server_sends_us_on() -> None:
+    heard: list[str | None] = []
+
+    def elsewhere(request: BaseHTTPRequestHandler) -> None:
+        heard.append(request.headers["Authorization"])
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(b"{}")
+
+    with answering(elsewhere) as other:
+
+        def sends_on(request: BaseHTTPRequestHandler) -> None:
+            request.send_response(302)
+            request.send_header("Location", f"{other}/login")
+            request.end_headers()
+
+        with answering(sends_on) as url:
+            for method in ("GET", "POST"):
+                with pytest.raises(CatalogDown, match="answers 302"):
+                    UnityCatalog(url, TOKEN).call(method, "/tables/x", "x", {})
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    "text", [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n[]"]
+)
+def test_an_answer_that_breaks_off_or_is_none_counts_as_a_catalog_that_is_down(
+    monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    monkeypatch.setattr("distributary.tables.unity.PAUSE_SEC", 0.001)
+    with answering(lambda request: send(request, text)) as url, pytest.raises(CatalogDown, match="does not answer"):
+        UnityCatalog(url).path_credentials(ROOT, "PATH_READ")
 
 
 @pytest.mark.parametrize(
@@ -356,7 +427,7 @@ def test_what_the_catalog_refuses_is_said_and_one_that_is_down_is_asked_again(
     names = UnitySchema(UnityCatalog("http://catalog"), "main.silver")
     enter(names, ["s3://lake/chess"], Store())
     assert "main.silver cannot be made in the catalog" in caplog.text
-    for status[0] in (None, 503):
+    for status[0] in (None, 503, 429):
         with pytest.raises(CatalogDown):
             enter(names, ["s3://lake/chess"], Store())
 

@@ -19,7 +19,7 @@ from distributary.tables.snapshot import columns_of
 from distributary.tables.spark_engine import spark_ended
 from distributary.tables.store import Store, catalog_of, join
 from distributary.tables.table import Table
-from distributary.tables.unity import CatalogDown
+from distributary.tables.unity import AGAIN, CatalogDown
 from distributary.tables.unity_names import UnitySchema
 
 log = logging.getLogger("distributary")
@@ -70,7 +70,7 @@ def enter(names: UnitySchema, locations: Iterable[str], store: Store) -> None:
 
 
 def _refused(name: str, error: CatalogDown) -> None:
-    if error.status is None or error.status >= 500:
+    if error.status is None or error.status in AGAIN or error.status >= 500:
         raise error
     log.warning("%s cannot be made in the catalog: %s", shown(name), shown(str(error), 1000))
 

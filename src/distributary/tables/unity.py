@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Any, Literal
 
 from distributary.backoff import Backoff
@@ -24,12 +25,20 @@ API = "/api/2.1/unity-catalog"
 TIMEOUT_SEC = 10.0
 ATTEMPTS = 3
 PAUSE_SEC = 0.2
-_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+"""Statuses of a server that may answer later."""
 _AWS = {
     "access_key_id": "aws_access_key_id",
     "secret_access_key": "aws_secret_access_key",
     "session_token": "aws_session_token",
 }
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Elsewhere nobody is to see the token, and urllib would send it along."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 class CatalogDown(ConnectionError):
@@ -107,21 +116,21 @@ class UnityCatalog:
             headers["Authorization"] = f"Bearer {self.token}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(_base(self.url) + path, data, headers, method=method)
+        opener = urllib.request.build_opener(_NoRedirects)
         why, status = "", None
         for attempt in range(ATTEMPTS):
             if attempt:
                 time.sleep(Backoff(PAUSE_SEC).rest_sec(attempt))
             try:
-                with urllib.request.urlopen(request, timeout=TIMEOUT_SEC) as answer:
-                    content: dict[str, Any] | None = json.loads(answer.read() or b"null")
-                    return content
+                with opener.open(request, timeout=TIMEOUT_SEC) as answer:
+                    return _content(answer.read())
             except urllib.error.HTTPError as e:
                 why, status = f"answers {e.code}: {_message(e)}", e.code
                 if absent and status == 404:
                     return None
-                if status not in _AGAIN:
+                if status not in AGAIN:
                     break
-            except (OSError, ValueError) as e:
+            except (OSError, ValueError, HTTPException) as e:
                 why = f"does not answer: {getattr(e, 'reason', None) or e}"
         raise CatalogDown(redacted(f"Unity Catalog at {self.url} {why} (asked about {what})"), status)
 
@@ -131,6 +140,14 @@ def _base(url: str) -> str:
     return plain if plain.endswith(API) else plain + API
 
 
+def _content(body: bytes) -> dict[str, Any] | None:
+    """Raises ValueError."""
+    content = json.loads(body or b"null")
+    if content is not None and not isinstance(content, dict):
+        raise ValueError("what it sends is no JSON object")
+    return content
+
+
 def _message(error: urllib.error.HTTPError) -> str:
     """What the server says of a fault, in one line."""
     with error:
@@ -138,6 +155,6 @@ def _message(error: urllib.error.HTTPError) -> str:
             body = error.read(10_000)
             content = json.loads(body)
             text = " ".join(str(content[key]) for key in ("error_code", "message") if content.get(key)) or str(content)
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError, HTTPException):
             text = str(error.reason)
     return " ".join(text.split())[:300]

@@ -83,12 +83,14 @@ class Vault:
             self._rests[place] = now + REST_SEC
             log.warning("the credentials for %s are used on: %s", place, e)
             return current
-        _hide(vended)
         self._replaced = [*self._replaced, *([] if current is None else [current])]
         for old in [old for old in self._replaced if old.is_over(now)]:
             forget(old.options.values())
             self._replaced.remove(old)
         self._kept[place] = vended
+        # A server with keys of its own gives the same ones again.
+        for used in (*self._kept.values(), *self._replaced):
+            _hide(used)
         self._doubted.discard(place)
         return vended
 

@@ -16,6 +16,7 @@ from distributary.changes.anew import BegunAnew
 from distributary.changes.model import Kind
 from distributary.changes.reduce import newest, reduce_rows
 from distributary.changes.sequence import OrderSettings
+from distributary.engine.changes.key_shares import KeyShares
 from distributary.errors import LogBegunAnew
 from distributary.repair.resync_changes import known_route, rebuild
 from distributary.state.ledger import Ledger
@@ -197,3 +198,28 @@ def test_a_margin_that_holds_the_longest_statement_is_the_other_answer(reset: Sp
     reset.configure(source={"restart_margin": "90000 seconds"})
     assert reset.run().parked == ()
     assert living(reset) == {1: "old", 2: "old", 3: "new"}
+
+
+def test_a_share_that_was_merged_before_the_setting_is_merged_again_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shares of a merge are commits of their own: the first one loses a change within the margin and is done, the last
+    one is refused."""
+
+    def by_hash(folder: str, names: list[str], keys: list[str], *_: Any) -> KeyShares:
+        return KeyShares(tuple(keys), 8)
+
+    monkeypatch.setattr("distributary.engine.changes.merging.key_shares", by_hash)
+    ids = pa.table({"id": pa.array(range(1, 50), pa.int32())})
+    of_key = dict(zip(ids["id"].to_pylist(), KeyShares(("id",), 8).numbers(ids).tolist(), strict=True))
+    first, last = min(of_key, key=lambda key: of_key[key]), max(of_key, key=lambda key: of_key[key])
+    shop = Sparkless(tmp_path)
+    shop.configure(tables={"merge_every": "1 hour"})
+    shop.send(mysql(first, "old", 900, 0), mysql(last, "old", 900, 0))
+    shop.send(mysql(first, "new", 1, HOUR), mysql(last, "new", 2, 24 * HOUR))
+    assert shop.run().parked == ("shop.orders",)
+    assert living(shop) == {first: "old"}
+    shop.configure(source=EPOCHS)
+    shop.run()
+    assert living(shop) == {first: "new", last: "new"}
+    shop.check()

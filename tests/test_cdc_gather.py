@@ -84,14 +84,15 @@ def test_the_last_share_is_the_last_one_with_a_row() -> None:
     assert parts == [([1, None], False), ([12], False), ([25], True), ([], True)]
 
 
-def test_shares_that_hold_other_keys_have_other_names() -> None:
+def test_shares_that_hold_other_keys_or_have_another_order_have_other_names() -> None:
     """A merge that was killed goes on by the names of its shares: with a log that was compacted meanwhile, other rows
     are looked at, and the bounds are others."""
-    shares = KeyShares(("id",), 3, "id", pa.array([10, 20]))
-    assert shares.name(1) == KeyShares(("id",), 3, "id", pa.array([10, 20])).name(1)
-    others = [KeyShares(("id",), 3, "id", pa.array([10, 21])), KeyShares(("id",), 3, "n", pa.array([10, 20]))]
-    names = {shares.name(1), shares.name(2), *(other.name(1) for other in (*others, KeyShares(("id",), 3)))}
-    assert len(names) == 5
+    plain, order = OrderSettings(), OrderSettings(epochs=((5, 1),))
+    shares, by_hash = KeyShares(("id",), 3, "id", pa.array([10, 20])), KeyShares(("id",), 3)
+    assert shares.name(1, plain) == KeyShares(("id",), 3, "id", pa.array([10, 20])).name(1, plain)
+    others = [KeyShares(("id",), 3, "id", pa.array([10, 21])), KeyShares(("id",), 3, "n", pa.array([10, 20])), by_hash]
+    names = {shares.name(1, plain), shares.name(2, plain), *(other.name(1, plain) for other in others)}
+    assert len(names | {shares.name(1, order), by_hash.name(1, order)}) == 7
 
 
 KEYS_OF_ALL_TYPES = [

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from distributary.changes.hashing import row_hash
 from distributary.changes.key_text import in_type, spelled
+from distributary.changes.sequence import OrderSettings
 from distributary.engine.changes.key_columns import KeyTypes
 from distributary.tables.files import open_parquet
 from distributary.tables.store import Store, filesystem
@@ -62,12 +63,15 @@ class KeyShares:
         places = pc.search_sorted(self.bounds, _ordered(rows.column(self.column)), side="right")
         return np.asarray(pc.fill_null(places, 0).to_numpy(zero_copy_only=False), np.int64)
 
-    def name(self, number: int) -> str:
-        """Of a share: two of one name hold the same keys. Other files of the same log may have other bounds."""
-        if self.bounds is None:
+    def name(self, number: int, order: OrderSettings) -> str:
+        """Of a share: two of one name hold the same keys, in the same order of their events. Other files of the same
+        log may have other bounds, and settings that are put right another order."""
+        bounds = None if self.bounds is None else (self.column, self.bounds.to_pylist())
+        if bounds is None and not order:
             return f"share {number} of {self.count}"
-        bounds = hashlib.blake2b(repr((self.column, self.bounds.to_pylist())).encode(), digest_size=6).hexdigest()
-        return f"share {number} of {self.count} by {bounds}"
+        what = repr((bounds, order.epochs, order.repair_backfills))
+        digest = hashlib.blake2b(what.encode(), digest_size=6).hexdigest()
+        return f"share {number} of {self.count} by {digest}"
 
     def of(self, rows: pa.Table, number: int) -> pa.Table:
         """The rows whose keys belong to share `number`."""

@@ -305,7 +305,7 @@ def merge_files(work: MergeWork, spec: ChangeSpec) -> Outcome:
         truncates: list[pa.Array] = []
         pieces = (whole(piece, work.key_types) for piece in without_truncates(rows_of_files, truncates))
         shares = key_shares(work.folder, work.files, work.keys, work.key_types, spec.store)
-        any_rows = False
+        any_rows, order = False, spec.named.order(work.source)
         for share in by_share(pieces, shares):
             with of_one_log(into.route, into.uri):
                 rows = _gathered(work, share.pieces, spec)
@@ -313,7 +313,7 @@ def merge_files(work: MergeWork, spec: ChangeSpec) -> Outcome:
                 any_rows = True
                 # The last commit carries the batch's own transaction: what comes before it is done again, or found.
                 last = share.is_last and merged.why_spark is None
-                app = spec.app if last else f"{spec.app}+{shares.name(share.number)}"
+                app = spec.app if last else f"{spec.app}+{shares.name(share.number, order)}"
                 # All files have been read by now, so that the TRUNCATEs of all of them are at hand.
                 into = replace(into, truncates=tuple(truncates))
                 merged = merged.then(merge(into, rows, spec, Txn(app, work.upto)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,7 +23,8 @@ from distributary.changes.reduce import newest
 from distributary.changes.sequence import OrderSettings
 from distributary.changes.truncates import Truncates, apart
 from distributary.engine import packing
-from distributary.engine.changes import key_shares
+from distributary.engine.changes import key_shares, recording
+from distributary.engine.changes.emptying import older_rows
 from distributary.engine.messages import chunks
 from distributary.errors import Reason
 from distributary.kinds import kind_of
@@ -71,6 +72,24 @@ def test_it_empties_a_table_that_is_there_and_holds_for_what_comes_late(merge: s
     for batch in batches:
         shop.take(batch)
     assert sorted((row["id"], row["name"]) for row in shop.living("shop_orders")) == [(1, "v7"), (2, "v6")]
+    assert problems(shop, [message for batch in batches for message in batch]) == []
+
+
+def test_a_history_is_read_for_those_that_come_and_not_for_those_it_has_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def reads(*given: Any) -> Iterator[pa.Table]:
+        read.append(given[-1])
+        return older_rows(*given)
+
+    monkeypatch.setattr(recording, "older_rows", reads)
+    shop = Shop(tmp_path, HISTORY)
+    batches = [[put("c", 1, 1)], [truncate(20)], [put("c", 1, 35), truncate(30)], [truncate(10), put("c", 2, 5)]]
+    for batch in batches:
+        shop.take(batch)
+    assert read == [0, 1, 0]
     assert problems(shop, [message for batch in batches for message in batch]) == []
 
 

@@ -54,6 +54,10 @@ class Truncates:
     def joined(self, other: Truncates) -> Truncates:
         return Truncates(pa.concat_arrays([self.metadata, other.metadata.cast(self.metadata.type)]), self._order)
 
+    def places_of(self, some: Truncates) -> list[int]:
+        """Where among these `some` of them are."""
+        return np.flatnonzero(np.isin(self.numbers, some.numbers)).tolist()
+
     def newest(self) -> Truncates:
         """The greatest one alone."""
         return Truncates(self.metadata.slice(max(0, len(self.metadata) - 1)), self._order)

@@ -63,8 +63,8 @@ def record(into: Into, events: pa.Table, spec: ChangeSpec, txn: Txn) -> None:
 def _ended(
     table: Snapshot, own: Into, types: KeyTypes, truncates: Truncates, order: OrderSettings, columns: pa.Schema
 ) -> Iterator[pa.Table]:
-    """For each TRUNCATE a delete of each key that has an older version."""
-    for number in range(len(truncates.numbers)):
+    """For each TRUNCATE that has come a delete of each key that has an older version: for others that was done."""
+    for number in truncates.places_of(all_truncates(None, own.truncates, order)):
         for rows in older_rows(table, own.keys, types, truncates, order, number):
             yield truncates.deletes(rows, own.keys, columns, number)
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from distributary.changes.anew import BegunAnew
 from distributary.changes.digits import with_unchanged
+from distributary.changes.handed_on import HandedOn
 from distributary.changes.model import METADATA
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
@@ -353,6 +354,23 @@ def test_oracle_a_row_that_took_a_key_in_the_same_transaction_stays(
     table.merge(event(1, "one", left, 3, "AAA"), event(2, "one", taken, 4, "AAA"), kind="oracle")
     table.merge(event(2, "two", left, 5, "BBB"), event(3, "two", taken, 6, "BBB"), kind="oracle")
     assert table.living() == [(2, "one"), (3, "two")]
+
+
+@pytest.mark.parametrize(
+    ("left", "taken", "method"), [("UPDATE-DELETE", "UPDATE-INSERT", None), ("DELETE", "INSERT", "debezium")]
+)
+def test_oracle_the_other_events_of_a_transaction_that_hands_a_key_on_are_asked_for(
+    table: Table, left: str, taken: str, method: str | None
+) -> None:
+    def event(change: str, at: int, row_id: str) -> Event:
+        place = {"scn": 100, "rs_id": f" 0x000001.{at:08x}.0010 ", "ssn": 0}
+        return Event(row(1, row_id), at, change, tx="tx1", row_id=row_id, source=place, method=method)
+
+    rules = MergeRules(settled=frozenset())
+    table.merge(event(taken, 1, "AAA"), kind="oracle", rules=rules)
+    with pytest.raises(HandedOn) as asked:
+        table.merge(event(left, 2, "BBB"), kind="oracle", rules=rules)
+    assert asked.value.transactions == {"tx1"}
 
 
 def test_oracle_an_old_insert_that_comes_again_does_not_bring_back_a_key_that_others_took_and_left(

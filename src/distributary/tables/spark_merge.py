@@ -128,8 +128,8 @@ def _ask_for_others(
     names = [F.col(quoted(key)) for key in keys]
     brought = of_transaction.select(*names, METADATA).alias("s")
     table = SparkDeltaTable.forPath(spark, uri).toDF().select(*names, METADATA).alias("t")
-    kinds = f"change_type IN ('{KEY_LEFT}', '{KEY_TAKEN}')"
-    moves = " OR ".join(f"coalesce({side}.{METADATA}.{kinds}, false)" for side in "st")
+    halves = ((KEY_LEFT, "DELETE"), (KEY_TAKEN, "INSERT"))
+    moves = " OR ".join(_is_of(f"{side}.{METADATA}", *half) for side in "st" for half in halves)
     handed_on = f"{_SAME} AND {_ANOTHER} AND ({moves})"
     met = table.join(brought, F.expr(f"({_on(keys)}) AND {handed_on}"))
     open_transactions = met.select(F.expr(f"s.{METADATA}.source.tx_id").alias("tx")).distinct().collect()

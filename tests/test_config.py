@@ -300,6 +300,9 @@ def test_a_wrong_type_says_what_is_allowed(tmp_path: Path, changes: dict[str, An
         ({"registry": {"url": "http://r:8081/subjects"}}, "registry.url", "without /subjects"),
         ({"registry": {"url": "http://r:8081/api/schemas/ids/7"}}, "registry.url", "without /schemas/ids/7"),
         ({"registry": {"url": "http://r:8081", "token": " "}}, "registry.token", "is empty"),
+        ({"tables__unity": {"url": "https://me:secret@acme.org"}}, "tables.unity.url", "without credentials"),
+        ({"tables__unity": {"url": "http://a,http://b"}}, "tables.unity.url", "one address"),
+        ({"tables__unity": {"url": "http://a", "token": ""}}, "tables.unity.token", "is empty"),
         ({"registry": {"url": "https://r:8081", "ca_file": "/tmp"}}, "registry.ca_file", "this is a folder"),
         (
             {"source__security": {"protocol": "SSL", "ca_file": "/etc/certs/"}},
@@ -389,6 +392,14 @@ def test_a_wrong_value_says_what_is_allowed(tmp_path: Path, changes: dict[str, A
     problem = fault(tmp_path, **changes)
     assert problem["key"] == key
     assert detail in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://schemas", "http://subjects/", "https://gateway/schemas", "https://gw/schemas/v1"]
+)
+def test_a_registry_may_be_called_as_a_path_of_its_own_is(tmp_path: Path, url: str) -> None:
+    registry = load_document(tmp_path, registry={"url": url}).registry
+    assert registry is not None and registry.url == url
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ def _number(value: object) -> object:
     return int(value) if isinstance(value, str) and value.isdecimal() and value.isascii() else value
 
 
-_OF_REGISTRY = re.compile(r"/(subjects|schemas)(/[^,]*)?(?=,|$)")
+_OF_REGISTRY = re.compile(r"(?<!/)/(subjects|schemas/(ids|types))(/[^,]*)?(?=,|$)")
+"""Paths of the registry's own API. A gateway may have the whole of it below `/schemas`, or a host that is called so."""
 SchemaId: TypeAlias = Annotated[int, BeforeValidator(_number), Field(ge=0, le=2**31 - 1)]
 
 

@@ -77,6 +77,14 @@ class Unity(Model):
         "know the catalog. Else Spark does it.",
     )
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if "@" in self.url or "," in self.url:
+            raise fault("url", "allowed: one address, without credentials; who asks is said by token")
+        if self.token is not None and not self.token.get_secret_value().strip():
+            raise fault("token", "is empty: give the token, or leave the key out")
+        return self
+
 
 class Tables(Describing):
     CHANGE_KEYS: ClassVar = (

@@ -7,6 +7,7 @@ import re
 import runpy
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -84,3 +85,22 @@ def test_a_failure_and_what_a_spark_lacks_stand_in_the_table() -> None:
     assert "| first | failed: x \\| y |" in lines
     assert "| second | not there: needs Spark 4.1 |" in lines
     assert "| third | not tried |" in lines
+
+
+def test_the_lowest_versions_are_tried_with_the_python_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A machine has one Python as a rule, and need not have the first one that we name."""
+    tried: list[matrix.Case] = []
+
+    def keeps(case: matrix.Case, *_: object) -> list[matrix.Outcome]:
+        tried.append(case)
+        return []
+
+    monkeypatch.setattr(matrix, "BUILD", tmp_path / "matrix")
+    monkeypatch.setattr(matrix, "tried", keeps)
+    monkeypatch.setattr(matrix, "built_wheel", lambda: matrix.BUILD)
+    monkeypatch.setattr(matrix, "CASES", [replace(case, python="3.99") for case in matrix.CASES])
+    monkeypatch.setattr(sys, "argv", ["matrix", "--lowest"])
+    assert matrix.main() == 0
+    assert [matrix.python_of(case.python) for case in tried] == [sys.executable]

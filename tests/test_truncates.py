@@ -224,6 +224,23 @@ def test_it_holds_for_rows_that_other_tasks_read(shares: int, tmp_path: Path, mo
     assert (counted.problems, shop.quarantined()) == ((), [])
 
 
+def test_one_that_another_task_reads_before_its_table_is_there_takes_no_row_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(packing, "SHARE_ROWS", 4)
+    monkeypatch.setattr(packing, "TABLE_WEIGHT", 0)
+    rows, emptied = [put("c", key, 1 + key) for key in range(4)], [truncate(at) for at in (0, 1, 2, 3)]
+    for number, messages in enumerate(([*rows, *emptied], [*emptied, *rows])):
+        shop = Shop(tmp_path / str(number), HISTORY)
+        shop.take(messages)
+        assert len(shop.quarantined()) == 4
+        assert sorted(row["id"] for row in shop.living("shop_orders")) == [0, 1, 2, 3]
+        shop.replay()
+        assert sorted(row["id"] for row in shop.living("shop_orders")) == [2, 3]
+        assert problems(shop, messages) == []
+
+
 def test_one_in_avro_does_what_one_in_json_does(tmp_path: Path) -> None:
     shop = AvroShop(tmp_path)
     messages = [put("c", 1, 1), put("c", 2, 2), truncate(3), put("c", 2, 4)]

@@ -218,6 +218,7 @@ class Outcome:
 
     `table`: the one that rows are appended to; where events have no log table, the merged one. `merge`, `events`: of
     change events only. `schema_ids`, `decoders`, `warnings`: of messages. `seconds`: what took how long in the task.
+    `aside`: all that came was set aside before anything was known of the tables.
     """
 
     route: str
@@ -232,6 +233,7 @@ class Outcome:
     decoders: Mapping[int, str] = field(default_factory=dict)
     warnings: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    aside: bool = False
 
     @property
     def state(self) -> State:
@@ -268,11 +270,16 @@ class Outcome:
 
     def joined(self, other: Outcome) -> Outcome:
         """With what another task did with the same route."""
+        if self.aside and not other.aside:
+            return other.joined(self)
+        merge = self.merge
+        if merge is not None and other.merge is not None and not other.aside:
+            merge = merge.joined(other.merge)
         return replace(
             self,
             rows_in=self.rows_in + other.rows_in,
             append=self.append.joined(other.append),
-            merge=self.merge.joined(other.merge) if self.merge is not None and other.merge is not None else self.merge,
+            merge=merge,
             events=self.events.joined(other.events) if self.events is not None and other.events else self.events,
             fault=other.fault or self.fault,
             reasons=added(self.reasons, other.reasons),

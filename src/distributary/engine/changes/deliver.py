@@ -69,7 +69,7 @@ def deliver_route(events: RouteEvents, spec: ChangeSpec) -> tuple[Outcome, list[
         outcome = replace(outcome, table=log or merged or "", merge=Merge(merged))
         events, unknown = with_keys(events, spec)
         if not events.parts:
-            return outcome, unknown
+            return replace(outcome, aside=True), unknown
         keys = [spec.named.keys(source, named_keys) for named_keys in events.key_lists()]
         about = replace(about, keys=keys[0], has_log=log is not None or not keys[0])
         outcome = replace(outcome, events=about)

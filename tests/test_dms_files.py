@@ -150,6 +150,16 @@ def test_an_operation_that_is_none_is_set_aside_alone() -> None:
     assert [one["id"] for events in found.events for one in events.rows.to_pylist()] == ["1"]
 
 
+def test_an_operation_may_be_bytes_in_parquet(tmp_path: Path) -> None:
+    shop = shop_of(tmp_path)
+    rows = pa.table({"Op": pa.array([b"I", b"U"]), "id": [1, 1], "name": ["a", "b"]})
+    (shop.files / "sales/orders").mkdir(parents=True)
+    pq.write_table(rows, shop.files / f"sales/orders/{name_at(0)}.parquet")
+    shop.run()
+    assert living(shop) == {1: "b"}
+    assert problems(shop) == []
+
+
 def test_changes_without_an_operation_are_inserts_and_rows_of_a_load_are_older_than_all_changes() -> None:
     rows = [{"id": 1, "name": "a", "price": None}]
     read = [

@@ -51,6 +51,7 @@ def _when(name: str) -> Mapping[str, Any]:
 def _event(row: int, values: Mapping[str, Any], top: Mapping[str, Any], whose: Mapping[str, Any]) -> RawEvent:
     payload = dict(values)
     op = payload.pop("Op", None)
+    op = op.decode(errors="replace") if isinstance(op, bytes) else op
     is_load = top["read_method"] != "dms"
     change = "READ" if is_load else "INSERT" if "Op" not in values else _TYPES.get(op, "none" if op is None else op)
     return RawEvent(row, {**top, "uuid": f"{row:032x}"}, {**whose, "change_type": change}, payload)

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from distributary import redaction
 from distributary.config import Pipeline
 from distributary.config.environment import environment
 from distributary.errors import BadInput
@@ -165,6 +166,18 @@ def test_keys_that_a_server_gives_again_stay_hidden_when_their_first_time_is_ove
     for _ in range(4):
         assert redacted(token(vault)) == MASK
         clock[0] += HOUR / 2
+
+
+def test_a_worker_that_lives_for_long_looks_only_for_those_that_last(clock: list[float]) -> None:
+    before = len(redaction._known)
+    handed = [f"the-{number}th-session-of-a-worker" for number in range(50)]
+    for secret in handed:
+        kept = {ROOT: Vended({"aws_session_token": secret}, clock[0], clock[0] + HOUR)}
+        Vault(None, {ROOT: "PATH_READ"}, kept, now=lambda: clock[0])
+        assert redacted(secret) == MASK
+        clock[0] += HOUR / 2
+    assert redacted(handed[0]) == handed[0]
+    assert len(redaction._known) <= before + 3
 
 
 def send(request: BaseHTTPRequestHandler, text: bytes) -> None:

@@ -23,8 +23,10 @@ _pattern: re.Pattern[str] | None = None
 def hide(secret: str) -> None:
     """From now on `redacted` knows it: whole, each of its lines, as JSON escapes it, and as an address does."""
     with _lock:
-        _known.update(form for form in _forms(secret) if len(form) >= (SHORTEST_WORD if form.isalpha() else SHORTEST))
-        _look_for()
+        forms = {form for form in _forms(secret) if len(form) >= (SHORTEST_WORD if form.isalpha() else SHORTEST)}
+        if not forms <= _known:
+            _known.update(forms)
+            _look_for()
 
 
 def forget(secrets: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from distributary.redaction import forget, hide
@@ -21,6 +21,10 @@ log = logging.getLogger("distributary")
 
 REST_SEC = 30.0
 """So long a catalog that does not answer is not asked again, while the credentials before last."""
+
+
+_handed: list[Vended] = []
+_handed_lock = threading.Lock()
 
 
 class Vault:
@@ -41,8 +45,8 @@ class Vault:
         self._replaced: list[Vended] = []
         self._doubted: set[str] = set()
         self._lock = threading.Lock()
-        for vended in self._kept.values():
-            _hide(vended)
+        if self._kept:
+            _hide_handed(self._kept.values(), now())
 
     def __reduce__(self) -> tuple[type[Vault], tuple[None, Mapping[str, PathOperation], Mapping[str, Vended]]]:
         with self._lock:
@@ -99,6 +103,18 @@ def _hide(vended: Vended) -> None:
     """A store's answer may repeat a token."""
     for secret in vended.options.values():
         hide(secret)
+
+
+def _hide_handed(credentials: Iterable[Vended], now: float) -> None:
+    """A worker of Spark lives for long, and each batch may hand it others: those that have ended are not looked for."""
+    with _handed_lock:
+        over = [vended for vended in _handed if vended.is_over(now)]
+        for vended in over:
+            forget(vended.options.values())
+        _handed[:] = [vended for vended in _handed if vended not in over]
+        _handed.extend(vended for vended in credentials if vended not in _handed)
+        for vended in _handed:
+            _hide(vended)
 
 
 def _is_below(uri: str, place: str) -> bool:

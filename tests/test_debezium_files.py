@@ -17,6 +17,7 @@ from distributary.audit.judge.histories import judge_histories
 from distributary.audit.plan import plan_changes
 from distributary.changes.debezium.heads import Message
 from distributary.changes.model import Kind
+from distributary.engine.changes import merging
 from distributary.kinds import kind_of
 from distributary.tables.snapshot import Snapshot
 from distributary_simulate.changes.history import History, HistoryPlan
@@ -174,6 +175,22 @@ def test_a_truncate_alone_is_followed_by_a_merge_that_waited(tmp_path: Path) -> 
         left.append([row["id"] for row in shop.merged("shop_orders").to_pylist() if not row["_deleted"]])
     assert left == [[1, 2], [2], [2]]
     assert judge_histories(shop.config, verify_changes(shop.config)).problems == ()
+
+
+def test_a_truncate_before_the_first_merge_goes_by_the_key_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*_: Any) -> None:
+        raise OSError("the store is away")
+
+    shop = files_of(tmp_path, merge_every="1 hour", retry_after="0 seconds")
+    with monkeypatch.context() as broken:
+        broken.setattr(merging, "merge_rows", ended)
+        for name, messages in {"a": [put("c", 1, 1, 10), put("c", 2, 9, 90)], "b": [truncate(5)]}.items():
+            write(shop, f"{name}.jsonl", messages)
+            assert shop.run().parked == ("shop.orders",)
+    shop.run()
+    assert ([key for key, *_ in shop.living("shop_orders")], shop.reasons()) == ([2], {})
 
 
 def test_a_table_knows_of_a_truncate_from_its_first_commit_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

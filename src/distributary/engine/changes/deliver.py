@@ -15,15 +15,17 @@ import pyarrow as pa
 from distributary.changes.model import SourceTable
 from distributary.changes.truncates import NO_TABLE, is_truncate
 from distributary.engine.changes.fitting import Fitted, RouteEvents, newest_ms, origins
-from distributary.engine.changes.key_columns import key_columns
+from distributary.engine.changes.key_columns import NEWEST, key_columns, newest_key_columns
 from distributary.engine.changes.log_append import append_events, write_files
 from distributary.engine.changes.merging import merge_now
 from distributary.engine.changes.read import read_files
 from distributary.engine.changes.rejected_events import rejected_events, without
 from distributary.engine.changes.task_spec import ChangeSpec, FileReport, WorkFile
+from distributary.engine.changes.transactions import log_of
 from distributary.engine.outcomes import Append, Merge, Outcome, Parked, SourceEvents
 from distributary.errors import Reason
 from distributary.tables.datafile import DataFile
+from distributary.tables.files import TableFiles
 from distributary.tables.quarantine import EVENT_QUARANTINE_SCHEMA, count_reasons, write_rejected
 from distributary.tables.table import Table
 
@@ -115,12 +117,16 @@ def with_keys(events: RouteEvents, spec: ChangeSpec) -> tuple[RouteEvents, list[
 
 
 def known_keys(source: SourceTable, spec: ChangeSpec) -> tuple[str, ...] | None:
-    """The key columns of a route's merged table; () for a table that takes all its events; None where there is none."""
+    """The key columns of a route's merged table, by its log where its first merge has yet to be; () for a table that
+    takes all its events; None where there is none."""
     if (tip := spec.merge_tips.get(source.route)) is not None:
         return tuple(tip.keys)
     uri = spec.named.merged(source)
     table = None if uri is None else Table(uri, spec.store).open()
-    return None if table is None else () if table.owner is None else tuple(table.owner.keys)
+    if table is not None:
+        return () if table.owner is None else tuple(table.owner.keys)
+    log = log_of(source, spec)
+    return None if log is None else newest_key_columns(TableFiles(log).read_all(NEWEST))
 
 
 def _log(events: RouteEvents, log: str | None, table: str, spec: ChangeSpec) -> tuple[Fitted, Append]:

@@ -19,7 +19,7 @@ import pytest
 from deltalake import DeltaTable
 from py4j.protocol import Py4JNetworkError
 
-from distributary.changes.file_events import peek, read_events
+from distributary.changes.any_files import first_table, read_file
 from distributary.config import Tables
 from distributary.engine.attempts import RouteFault, end_attempt
 from distributary.engine.changes import deliver as cdc_deliver
@@ -467,8 +467,8 @@ def test_a_file_that_breaks_its_reader_is_set_aside_alone(shop: Sparkless, monke
         name = Path(path).stem
         return name if name in CONTAINED else None
 
-    monkeypatch.setattr(read, "read_events", raising(named, read_events))
-    monkeypatch.setattr(routing, "peek", raising(named, peek))
+    monkeypatch.setattr(read, "read_file", raising(named, read_file))
+    monkeypatch.setattr(routing, "first_table", raising(named, first_table))
     monkeypatch.setattr(routing, "Apart", AtHome)
     send(shop, ["orders", "users"])
     shop.run()

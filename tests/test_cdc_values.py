@@ -81,8 +81,8 @@ def test_a_file_that_takes_more_memory_than_there_is_is_that_files_fault(
     path = tmp_path / "a.jsonl"
     path.write_bytes(json_lines([event(0)]))
     file = WorkFile(str(path), path.stat().st_size, 0)
-    monkeypatch.setattr(read, "read_events", full)
-    monkeypatch.setattr(routing, "peek", full)
+    monkeypatch.setattr(read, "read_file", full)
+    monkeypatch.setattr(routing, "first_table", full)
     monkeypatch.setattr(routing, "Apart", AtHome)
     orders: Any = SimpleNamespace(source_options={}, reading=Reading())
     with pytest.raises(FileBroken, match="MemoryError"):

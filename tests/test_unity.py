@@ -89,6 +89,15 @@ def test_a_folder_is_asked_for_once_and_all_below_it_has_its_credentials(vault: 
     assert catalog.asked[2] == ("s3://lake/silver-2/x", "PATH_READ_WRITE")
 
 
+def test_a_checkpoint_elsewhere_is_reached_by_the_options_that_are_given(catalog: FakeCatalog) -> None:
+    places: Any = {ROOT: "PATH_READ_WRITE", "s3://checkpoints/games": None}
+    store = Store({"aws_access_key_id": "ours"}, Vault(cast(UnityCatalog, catalog), places, now=lambda: 1000.0))
+    for by in (store, pickle.loads(pickle.dumps(store))):
+        assert by.at("s3://checkpoints/games/commits") == {"aws_access_key_id": "ours"}
+        assert "aws_session_token" in by.at(f"{ROOT}/chess")
+    assert [place for place, _ in catalog.asked] == [ROOT]
+
+
 def test_they_are_renewed_when_half_of_their_time_is_over(
     vault: Vault, catalog: FakeCatalog, clock: list[float]
 ) -> None:
@@ -290,6 +299,10 @@ def test_credentials_are_asked_for_the_folders_of_the_pipeline_and_for_nothing_e
         ("s3a://state/games", "PATH_READ_WRITE"),
         ("s3a://landing/events", "PATH_READ"),
     )
+    elsewhere = pipeline("s3a://lake/silver", "http://catalog", checkpoint="s3a://checkpoints/games")
+    assert elsewhere.tables.places[-1] == ("s3a://checkpoints/games", None)
+    beside = pipeline("s3a://lake/silver", "http://catalog", checkpoint="s3a://lake/silver/checkpoint")
+    assert beside.tables.places == config.tables.places
 
 
 def test_the_catalogs_token_is_masked_and_goes_to_no_task() -> None:

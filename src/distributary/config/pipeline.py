@@ -176,12 +176,15 @@ class Pipeline(Model):
         return self
 
     def _tell_places(self) -> None:
-        """Folders besides `tables.root` that credentials are needed for."""
+        """Folders besides `tables.root` that credentials are needed for; a checkpoint elsewhere is Spark's, which has a
+        way of its own."""
         folders = [self.state_root, self.bronze_path if self.layout == "two_hop" else None]
         places: list[Place] = [(path, "PATH_READ_WRITE") for path in folders if path]
         if self.source.address is not None:
             places.append((self.source.address, "PATH_READ"))
         root = self.tables.root
+        if self.checkpoint and not any(_is_below(self.checkpoint, path) for path, _ in places):
+            places.append((self.checkpoint, None))
         self.tables.with_places((path, use) for path, use in places if "://" in path and not _is_below(path, root))
 
     @property

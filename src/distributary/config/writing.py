@@ -15,7 +15,7 @@ from distributary.config.quantities import Database, Distinct, Duration, Text, T
 from distributary.config.shaping import Expectation, SelectList
 from distributary.names import check_pattern, check_template, table_name
 
-Place: TypeAlias = tuple[str, Literal["PATH_READ", "PATH_READ_WRITE"]]
+Place: TypeAlias = tuple[str, Literal["PATH_READ", "PATH_READ_WRITE"] | None]
 """A folder, and what credentials for it must allow, as Unity Catalog calls it."""
 Engine: TypeAlias = Literal["auto", "task", "spark"]
 

@@ -28,12 +28,13 @@ _handed_lock = threading.Lock()
 
 
 class Vault:
-    """Thread-safe. `catalog`: None in a task, which has what it was handed. `places`: address -> what for."""
+    """Thread-safe. `catalog`: None in a task, which has what it was handed. `places`: address -> what for; None: the
+    catalog is not asked."""
 
     def __init__(
         self,
         catalog: UnityCatalog | None,
-        places: Mapping[str, PathOperation],
+        places: Mapping[str, PathOperation | None],
         credentials: Mapping[str, Vended] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -48,10 +49,10 @@ class Vault:
         if self._kept:
             _hide_handed(self._kept.values(), now())
 
-    def __reduce__(self) -> tuple[type[Vault], tuple[None, Mapping[str, PathOperation], Mapping[str, Vended]]]:
+    def __reduce__(self) -> tuple[type[Vault], tuple[None, Mapping[str, PathOperation | None], Mapping[str, Vended]]]:
         with self._lock:
             if self._catalog is not None:
-                for place in self._places:
+                for place in (place for place, use in self._places.items() if use is not None):
                     try:
                         self._current(place)
                     except CatalogDown as e:
@@ -61,6 +62,8 @@ class Vault:
     def options(self, uri: str) -> Mapping[str, str]:
         """Credentials for `uri`, as delta-rs names them. Raises CatalogDown."""
         place = max((p for p in self._places if _is_below(uri, p)), key=len, default=uri)
+        if self._places.get(place, "PATH_READ_WRITE") is None:
+            return {}
         with self._lock:
             return self._current(place).options
 
@@ -80,7 +83,7 @@ class Vault:
         if current is not None and (not asks or now < self._rests.get(place, now)):
             return current
         try:
-            vended = self._catalog.path_credentials(place, self._places.get(place, "PATH_READ_WRITE"))
+            vended = self._catalog.path_credentials(place, self._places.get(place) or "PATH_READ_WRITE")
         except CatalogDown as e:
             if current is None or current.is_over(now):
                 raise
@@ -122,6 +125,6 @@ def _is_below(uri: str, place: str) -> bool:
 
 
 @lru_cache(maxsize=16)
-def vault_of(catalog: UnityCatalog, places: tuple[tuple[str, PathOperation], ...]) -> Vault:
+def vault_of(catalog: UnityCatalog, places: tuple[tuple[str, PathOperation | None], ...]) -> Vault:
     """The one of this process."""
     return Vault(catalog, dict(places))

@@ -167,7 +167,7 @@ def test_values_that_were_not_logged_and_messages_that_cannot_be_used_are_told_a
         change("d", {"id": 1, "name": "a"}, kinds=KINDS, headers=["__debezium.newkey"], offset=8),
     ]
     found = same(messages)
-    assert len(found) == 5
+    assert len(found) == 6
 
 
 def test_flattened_rows_and_tombstones_are_read_by_offset() -> None:

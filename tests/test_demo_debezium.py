@@ -86,7 +86,7 @@ def test_each_merged_table_is_the_sources_own(tmp_path: Path) -> None:
     said: list[str] = []
     result = play_debezium(DebeziumFolder(tmp_path / "demo"), LineDisplay(said.append), changes=600)
     assert result.ok, ([p.differences for p in result.proofs], result.verification.problems)
-    assert {p.kind for p in result.proofs} == {"mysql", "postgresql", "sqlserver"}
+    assert {p.kind for p in result.proofs} == {"mysql", "postgresql", "oracle", "sqlserver"}
     assert (result.verification.notes, result.report.rows_quarantined) == ((), 0)
     assert pa.table(DeltaTable(str(result.folder.source)).to_pyarrow_table()).num_rows == result.messages
 

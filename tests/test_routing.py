@@ -319,7 +319,6 @@ INFERRED = {"format": "json", "framing": "none", "types": "inferred"}
         ("envelope.route", {"envelope": {"format": "json", "route": {"oneof": "x"}}}),
         ("envelope", {"envelope": "any"}),
         ("payload.types", {"payload": {"format": "json", "types": "inferred"}}),
-        ("payload.types", {"payload": INFERRED, "envelope": {"format": "none", "route": "a"}, "layout": "declarative"}),
         ("tables.keys", {"payload": INFERRED, "tables": {"root": "/x", "keys": ["a"]}}),
         ("envelope.format", {"envelope": {"format": "columns"}}),
         ("source.headers", {"envelope": {"format": "none", "route": {"header": "x"}}}),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
 from distributary.errors import BadInput
 from distributary.sources.port import AnswerCache, Position, Sight, Source, SourceLag
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 NOBODY = 'its rows come from a query of your own, by format("distributary") (docs/sink.md)'
 

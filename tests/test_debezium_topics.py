@@ -498,6 +498,17 @@ def test_the_judge_finds_nothing_wrong_with_what_is_right(kind: Kind, read: str,
     assert sum(table.rows_compared for table in found.tables) == found.rows_written
 
 
+def test_a_row_of_a_snapshot_that_was_sent_again_is_right_whichever_message_stands(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    first = change("r", {"id": 1, "name": "a", "big": None}, kinds=KINDS, offset=3, snapshot="incremental")
+    again = first._replace(record=first.record._replace(offset=9))
+    for message in (again, first):
+        shop.take([message])
+    assert judged(shop, [first, again]).ok
+    spoil(f"{shop.config.tables.root}/shop_orders", "name", "other")
+    assert not judged(shop, [first, again]).ok
+
+
 def of_row(op: str, key: int, row_id: str, offset: int) -> Message:
     place: dict[str, Any] = {"scn": "100", "ssn": offset, "txId": "7.1.3", "row_id": row_id}
     values = {"id": key, "name": row_id, "big": None}

@@ -10,6 +10,7 @@ import pytest
 
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
+from distributary.repair.clean.clean_plan import is_one_of
 from distributary.tables.evolve import Policy
 from distributary.tables.faults import CommitConflict
 from distributary.tables.merge import Merged, MergeTarget, merge_on_tip, merge_rows
@@ -95,3 +96,30 @@ def test_a_store_without_conditional_puts_is_left_to_spark() -> None:
     assert "unsafe_rename" in str(cannot_put_once("s3://bucket/t", Store({"AWS_S3_ALLOW_UNSAFE_RENAME": "True"})))
     assert "conditional_put" in str(cannot_put_once("s3://bucket/t", Store({"conditional_put": "disabled"})))
     assert cannot_put_once("s3://bucket/t", Store({"aws_s3_allow_unsafe_rename": "false"})) is None
+
+
+def test_writers_of_one_file_that_is_replaced_leave_a_whole_one_each_time(tmp_path: Path) -> None:
+    """Two streams of a pipeline begin at once, and each says the state's format."""
+    failures: list[BaseException] = []
+
+    def write(body: bytes) -> None:
+        try:
+            for _ in range(200):
+                Store().put_whole(str(tmp_path), "format.json", body)
+                assert len(set(Store().get(str(tmp_path), "format.json") or b"")) == 1
+        except BaseException as e:
+            failures.append(e)
+
+    writers = [threading.Thread(target=write, args=(letter * 50_000,)) for letter in (b"a", b"b", b"c")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert failures == []
+    assert [path.name for path in tmp_path.iterdir()] == ["format.json"]
+
+
+def test_what_a_killed_writer_left_goes_with_the_file_that_it_was_to_be() -> None:
+    half = f".format.json.{'0' * 32}.tmp"
+    assert is_one_of(half, {"format.json"}) and is_one_of(".format.json.tmp", {"format.json"})
+    assert not is_one_of(half, {"topics.json"})

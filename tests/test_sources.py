@@ -221,6 +221,7 @@ def test_a_source_is_chosen_by_its_type_and_bronze_stands_for_it_in_the_second_h
     given: dict[str, dict[str, Any]] = {
         "kafka": {"type": "kafka", "bootstrap_servers": "b:1", "topic": "t"},
         "delta": {"type": "delta", "path": "source"},
+        "dataframe": {"type": "dataframe"},
         **{name: {"type": name, "path": "files"} for name in ("datastream", "debezium_files", "dms_files")},
     }
     assert given.keys() == SOURCES.keys()

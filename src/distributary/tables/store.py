@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,8 +67,15 @@ class Store:
         if local is None:
             self.put(folder, name, body)
             return
-        self.put(folder, f".{name}.tmp", body)
-        (local / f".{name}.tmp").replace(local / name)
+        # Two streams of a pipeline may write the same file at once.
+        draft = f".{name}.{uuid.uuid4().hex}.tmp"
+        try:
+            self.put(folder, draft, body)
+            (local / draft).replace(local / name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                (local / draft).unlink(missing_ok=True)
+            raise
 
     def get(self, folder: str, name: str) -> bytes | None:
         """The object's bytes, None where there is none. Raises OSError."""

@@ -88,8 +88,14 @@ class _JudgedTable:
 
 
 def _newest(changes: list[JudgedChange] | None, change: JudgedChange) -> list[JudgedChange]:
-    """The newest of these and of one more; several of one place."""
-    if not changes or change.place > changes[0].place:
+    """The newest of these and of one more, first; and those that say the same of the same event: it was sent again, and
+    any of them may stand in the table."""
+    if not changes:
+        return [change]
+    newest_first = [change, *changes] if change.place > changes[0].place else [*changes, change]
+    if changes[0].says_the_same(change):
+        return newest_first
+    if change.place > changes[0].place:
         return [change]
     return [*changes, change] if change.place == changes[0].place else changes
 

@@ -44,6 +44,11 @@ class JudgedChange(NamedTuple):
         """A key change may be known as one (by the record's headers), or as a delete and an insert."""
         return _MOVED.get(type_in_row or "", type_in_row) == self.type
 
+    def says_the_same(self, other: JudgedChange) -> bool:
+        """Of one event."""
+        same_event = self.event == other.event and self.type == other.type
+        return same_event and self.values == other.values and self.silent == other.silent
+
     def gives_way(self, before: JudgedChange) -> bool:
         """To the change that stands directly before it in the log of their key. Oracle checks keys at the end of a
         statement: one row may take a key before another one leaves it, and in no other way do two rows have one key."""

@@ -59,7 +59,8 @@ class CleaningDraft:
 
 def is_one_of(name: str, entries: Collection[str]) -> bool:
     """Also what a process left half written under one of these names (`Store.put_whole`)."""
-    return name in entries or (name.endswith(".tmp") and name[1 : -len(".tmp")] in entries)
+    draft = name[1 : -len(".tmp")] if name.endswith(".tmp") else ""
+    return name in entries or draft in entries or draft.rpartition(".")[0] in entries
 
 
 def planned(books: CleaningBooks, hop_2: bool = False) -> CleaningDraft:

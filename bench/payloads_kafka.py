@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -28,7 +26,7 @@ from bench.decode_json import record as json_record
 from bench.measure import Meter, heap_of
 from bench.result import Case, Result
 from bench.spark_jobs import append
-from bench.stream import HeldStream, written
+from bench.stream import Held, HeldQueries, HeldStream, written
 from bench.workload import Place, WrongRows, check_tables, in_child, say, session
 from distributary.config import Pipeline, RegistryConfig
 from distributary.schemas import header
@@ -217,10 +215,16 @@ def queries(place: Place, form: Form, rows: int, rounds: int) -> dict[str, float
         spark = session(packages=(AVRO,))
         spark.conf.set("spark.sql.adaptive.enabled", "true")
         uris = {kind: str(place.root / "lake" / kind) for kind in KINDS}
-        streams = Queries(kafka.bootstrap_servers, form, uris, place)
+        checkpoints = place.root / "checkpoints"
+        streams = HeldQueries(
+            uris,
+            lambda kind, held: query_of(
+                spark, kafka.bootstrap_servers, form, kind, uris[kind], str(checkpoints / kind), held
+            ),
+        )
         found = []
         try:
-            streams.start(spark)
+            streams.wait()
             for number in range(WARM + rounds):
                 topics.feed()
                 with Meter(apart={kafka.pid}, heap=heap_of(spark)) as meter:
@@ -235,63 +239,16 @@ def queries(place: Place, form: Form, rows: int, rounds: int) -> dict[str, float
     return _summary(found)
 
 
-class Queries:
-    """A streaming query per topic, each held after its batch until the next round."""
+def query_of(spark: Any, brokers: str, form: Form, kind: str, uri: str, checkpoint: str, held: Held) -> StreamingQuery:
+    def write(rows: DataFrame, batch: int) -> None:
+        append(rows, uri, batch)
+        held()
 
-    def __init__(self, brokers: str, form: Form, uris: dict[str, str], place: Place) -> None:
-        self.brokers, self.form, self.uris, self.place = brokers, form, uris, place
-        self.gates = {kind: threading.Semaphore(0) for kind in uris}
-        self.done = threading.Semaphore(0)
-        self.streams: list[StreamingQuery] = []
-
-    def start(self, spark: Any) -> None:
-        """Start them all, and wait until each has written its first batch."""
-        self.streams = [self._start(spark, kind) for kind in self.uris]
-        self._wait()
-
-    def round(self) -> float:
-        """Let every query go on to its next batch; seconds until the last one has written it."""
-        began = time.monotonic()
-        for gate in self.gates.values():
-            gate.release()
-        self._wait()
-        return time.monotonic() - began
-
-    def stop(self) -> None:
-        for gate in self.gates.values():
-            gate.release(1_000)
-        for stream in self.streams:
-            stream.stop()
-
-    def _wait(self) -> None:
-        began, waiting = time.monotonic(), len(self.gates)
-        while waiting:
-            if self.done.acquire(timeout=1.0):
-                waiting -= 1
-            for stream in self.streams:
-                if (failed := stream.exception()) is not None:
-                    raise WrongRows(f"a streaming query failed: {failed}")
-            if time.monotonic() - began > 600:
-                raise WrongRows(f"{waiting} queries did not end their round in 600 s")
-
-    def _start(self, spark: Any, kind: str) -> StreamingQuery:
-        uri, gate = self.uris[kind], self.gates[kind]
-
-        def write(rows: DataFrame, batch: int) -> None:
-            append(rows, uri, batch)
-            self.done.release()
-            gate.acquire()
-
-        options = {
-            "kafka.bootstrap.servers": self.brokers,
-            "subscribe": kind,
-            "startingOffsets": "earliest",
-        }
-        rows = spark.readStream.format("kafka").options(**options).load()
-        rows = rows.select(self.form.decoded().alias("row")).select("row.*")
-        checkpoint = str(self.place.root / "checkpoints" / kind)
-        query: StreamingQuery = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()
-        return query
+    options = {"kafka.bootstrap.servers": brokers, "subscribe": kind, "startingOffsets": "earliest"}
+    rows = spark.readStream.format("kafka").options(**options).load()
+    rows = rows.select(form.decoded().alias("row")).select("row.*")
+    query: StreamingQuery = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()
+    return query
 
 
 def _summary(found: list[tuple[float, float]]) -> dict[str, float]:

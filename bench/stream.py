@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from queue import Queue
 from types import TracebackType
 from typing import Self
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.measure import Meter, Usage
 from bench.workload import WrongRows
@@ -95,3 +97,46 @@ def written(timed: Timed, rows: int) -> Timed:
     if report.rows_written != rows or report.rows_quarantined:
         raise WrongRows(f"{report.rows_written} rows written, {report.rows_quarantined} kept aside, not {rows} and 0")
     return timed
+
+
+Held = Callable[[], None]
+"""Called by a query at the end of its batch: returns when the next round begins."""
+
+
+class HeldQueries:
+    """Streaming queries, one for each name, each held after its batch until the next round. `start`: starts one."""
+
+    def __init__(self, names: Iterable[str], start: Callable[[str, Held], StreamingQuery]) -> None:
+        self._gates = {name: threading.Semaphore(0) for name in names}
+        self._done = threading.Semaphore(0)
+        self._queries = [start(name, partial(self._hold, name)) for name in self._gates]
+
+    def round(self) -> float:
+        """Let every query go on to its next batch; seconds until the last one has written it."""
+        began = time.monotonic()
+        for gate in self._gates.values():
+            gate.release()
+        self.wait()
+        return time.monotonic() - began
+
+    def wait(self) -> None:
+        """Until every query has written one more batch. Raises WrongRows."""
+        began, waiting = time.monotonic(), len(self._gates)
+        while waiting:
+            if self._done.acquire(timeout=1.0):
+                waiting -= 1
+            for query in self._queries:
+                if (failed := query.exception()) is not None:
+                    raise WrongRows(f"a streaming query failed: {failed}")
+            if time.monotonic() - began > LONGEST_BATCH_SEC:
+                raise WrongRows(f"{waiting} queries did not end their round in {LONGEST_BATCH_SEC:.0f} s")
+
+    def stop(self) -> None:
+        for gate in self._gates.values():
+            gate.release(1_000)
+        for query in self._queries:
+            query.stop()
+
+    def _hold(self, name: str) -> None:
+        self._done.release()
+        self._gates[name].acquire()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from statistics import median
 from typing import Any
 
@@ -15,8 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from bench.measure import Meter, Usage, heap_of
 from bench.result import Case, Result
 from bench.spark_jobs import append, create_tables, decode_in_stream
-from bench.stream import HeldStream, written
-from bench.workload import Place, Workload, WrongRows, check_games, check_tables, in_child, say, session
+from bench.stream import Held, HeldQueries, HeldStream, written
+from bench.workload import Place, Workload, check_games, check_tables, in_child, say, session
 
 NOTE = (
     "Seconds of a warm round, median: every table gets 1,000 new rows of one bronze Delta table that is partitioned by "
@@ -83,7 +81,7 @@ def queries(place: Place, games: int, rows: int, rounds: int) -> dict[str, Any]:
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     uris = create_tables(place.root / "tables", work.names)
     found = []
-    streams = Queries(spark, work, bronze.path, uris)
+    streams = HeldQueries(uris, lambda game, held: query_of(spark, work, bronze.path, uris[game], game, held))
     try:
         streams.wait()
         for number in range(rounds + 1):
@@ -98,52 +96,16 @@ def queries(place: Place, games: int, rows: int, rounds: int) -> dict[str, Any]:
     return _summary(found)
 
 
-class Queries:
-    """A streaming query per game, each held after its batch until the next round."""
+def query_of(spark: SparkSession, work: Workload, bronze: str, uri: str, game: str, held: Held) -> StreamingQuery:
+    schema = work.compiled(game)
 
-    def __init__(self, spark: SparkSession, work: Workload, bronze: str, uris: dict[str, str]) -> None:
-        self.work, self.uris = work, uris
-        self.gates = {game: threading.Semaphore(0) for game in work.names}
-        self.done = threading.Semaphore(0)
-        self.streams = [self._start(spark, bronze, game) for game in work.names]
+    def write(rows: DataFrame, batch: int) -> None:
+        append(decode_in_stream(rows, schema, game), uri, batch)
+        held()
 
-    def round(self) -> float:
-        """Let every query go on to its next batch; seconds until the last one has written it."""
-        began = time.monotonic()
-        for gate in self.gates.values():
-            gate.release()
-        self.wait()
-        return time.monotonic() - began
-
-    def wait(self) -> None:
-        """Until every query has written one more batch."""
-        began, waiting = time.monotonic(), len(self.gates)
-        while waiting:
-            if self.done.acquire(timeout=1.0):
-                waiting -= 1
-            for stream in self.streams:
-                if (failed := stream.exception()) is not None:
-                    raise WrongRows(f"a streaming query failed: {failed}")
-            if time.monotonic() - began > 900:
-                raise WrongRows(f"{waiting} queries did not end their round in 900 s")
-
-    def stop(self) -> None:
-        for gate in self.gates.values():
-            gate.release(1_000)
-        for stream in self.streams:
-            stream.stop()
-
-    def _start(self, spark: SparkSession, bronze: str, game: str) -> StreamingQuery:
-        schema, uri, gate = self.work.compiled(game), self.uris[game], self.gates[game]
-
-        def write(rows: DataFrame, batch: int) -> None:
-            append(decode_in_stream(rows, schema, game), uri, batch)
-            self.done.release()
-            gate.acquire()
-
-        rows = spark.readStream.format("delta").load(bronze).where(F.col("game_name") == game)
-        place = str(self.work.root / "checkpoints" / game)
-        return rows.writeStream.foreachBatch(write).option("checkpointLocation", place).start()
+    rows = spark.readStream.format("delta").load(bronze).where(F.col("game_name") == game)
+    place = str(work.root / "checkpoints" / game)
+    return rows.writeStream.foreachBatch(write).option("checkpointLocation", place).start()
 
 
 def _summary(found: list[tuple[float, Usage]]) -> dict[str, Any]:

@@ -104,6 +104,16 @@ def tables(messages: Sequence[Message]) -> dict[str, list[dict[str, Any]]]:
     return {table: living(pa.concat_tables(parts, promote_options="permissive")) for table, parts in rows.items()}
 
 
+def executing(url: str) -> Callable[[str], None]:
+    """What runs a statement in a PostgreSQL."""
+
+    def execute(statement: str) -> None:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(statement)
+
+    return execute
+
+
 def living(rows: pa.Table) -> list[dict[str, Any]]:
     newest = reduce_rows(rows, ["id"], OrderSettings()).rows
     return [row for row in newest.to_pylist() if not row[METADATA]["is_deleted"]]
@@ -130,11 +140,7 @@ def test_messages_in_avro_become_tables_that_are_what_select_shows(
 ) -> None:
     """By Apicurio's converter, framed as Confluent's are. One table is emptied by TRUNCATE near the end."""
     with postgres.database() as name:
-
-        def execute(statement: str) -> None:
-            with psycopg.connect(postgres.url(name), autocommit=True) as connection:
-                connection.execute(statement)
-
+        execute = executing(postgres.url(name))
         settings = {"interval_handling_mode": "string", "skipped_operations": "none"}
         api = registry_server.url.replace("ccompat/v7", "registry/v2")
         messages = followed(postgres.url(name), tmp_path / "engine", execute, api, ["TRUNCATE orders"], **settings)
@@ -156,11 +162,7 @@ def test_topics_of_a_postgresql_become_tables_that_are_what_select_shows(
     postgres: Postgres, kafka: Kafka, lake: Path
 ) -> None:
     with postgres.database() as name:
-
-        def execute(statement: str) -> None:
-            with psycopg.connect(postgres.url(name), autocommit=True) as connection:
-                connection.execute(statement)
-
+        execute = executing(postgres.url(name))
         prefix = f"srv-{name}"
         settings = {"interval_handling_mode": "string", "topic_prefix": prefix}
         messages = followed(postgres.url(name), lake / "engine", execute, **settings)

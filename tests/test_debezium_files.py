@@ -23,7 +23,7 @@ from distributary.tables.snapshot import Snapshot
 from distributary_simulate.changes.history import History, HistoryPlan
 from tests.debezium_messages import change
 from tests.sparkless import Sparkless
-from tests.test_debezium_histories import messages_of, plain, shown
+from tests.test_debezium_histories import assert_source_rows, merged_name, messages_of
 from tests.test_debezium_topics import KINDS, of_row, put
 from tests.test_truncates import truncate
 
@@ -86,17 +86,8 @@ def test_after_any_files_in_any_order_the_merged_tables_are_those_of_the_source(
         table = truth.table
         if not table.keys:
             continue
-        name = "_".join(part for part in (table.database or "app", table.schema, table.name) if part).lower()
-        rows = [row for row in shop.merged(name).to_pylist() if not row["_deleted"]]
-        if kind is Kind.MONGODB:
-            left = {json.loads(row["_id"]): row["data"] for row in rows}
-            assert left == {row["_id"]: row["data"] for row in truth.rows}
-            continue
-        ours = {tuple(row[key] for key in table.keys): row for row in rows}
-        assert len(ours) == len(rows) == len(truth.rows)
-        for key, row in truth.by_key().items():
-            for column in table.columns:
-                assert shown(column.type, ours[key].get(column.name)) == plain(column.type, row.get(column.name))
+        rows = [row for row in shop.merged(merged_name(table)).to_pylist() if not row["_deleted"]]
+        assert_source_rows(truth, rows)
 
 
 def test_rows_of_one_binlog_event_stand_in_its_order(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from distributary.changes.sequence import OrderSettings
 from distributary.errors import Reason
 from distributary_simulate.change_messages.debezium import DebeziumTopics
 from distributary_simulate.changes.history import History, HistoryPlan
+from distributary_simulate.changes.model import Table
 from distributary_simulate.changes.truth import TableTruth
 from distributary_simulate.changes.unified import Unified, instant_text
 from tests.debezium_messages import change
@@ -85,6 +86,24 @@ def left(truth: TableTruth, rows: pa.Table) -> dict[Any, Mapping[str, Any]]:
     newest = reduce_rows(rows, list(keys), OrderSettings()).rows.to_pylist()
     living = [row for row in newest if not row[METADATA]["is_deleted"]]
     return {tuple(row[key] for key in keys): row for row in living}
+
+
+def merged_name(table: Table) -> str:
+    return "_".join(part for part in (table.database or "app", table.schema, table.name) if part).lower()
+
+
+def assert_source_rows(truth: TableTruth, rows: list[dict[str, Any]]) -> None:
+    """The rows that live in a merged table are the source's own."""
+    table = truth.table
+    if table.kind is Kind.MONGODB:
+        assert {json.loads(row["_id"]): row["data"] for row in rows} == {row["_id"]: row["data"] for row in truth.rows}
+        return
+    ours = {tuple(row[key] for key in table.keys): row for row in rows}
+    assert len(ours) == len(rows) == len(truth.rows)
+    for key, row in truth.by_key().items():
+        for column in table.columns:
+            is_held = shown(column.type, ours[key].get(column.name))
+            assert is_held == plain(column.type, row.get(column.name)), (key, column)
 
 
 @pytest.mark.parametrize("kind", KINDS)

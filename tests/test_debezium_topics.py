@@ -43,7 +43,7 @@ from distributary.tables.store import Store
 from distributary_simulate.changes.history import History, HistoryPlan
 from tests.debezium_messages import MS, change, flattened, text, tombstone
 from tests.sparkless_messages import SOURCE, STREAM, Rows, Session
-from tests.test_debezium_histories import messages_of, plain, shown
+from tests.test_debezium_histories import assert_source_rows, merged_name, messages_of
 
 WITH_HEADERS = SOURCE.append(next(field for field in ORIGIN_FIELDS if field.name == "headers"))
 KINDS = {"id": "int32", "name": "string", "big": "string"}
@@ -143,22 +143,11 @@ def test_after_any_batches_in_any_order_the_merged_tables_are_those_of_the_sourc
         table = truth.table
         if not table.keys:
             continue
-        parts = [table.database or "app", table.schema, table.name]
-        name = "_".join(part for part in parts if part).lower()
+        name = merged_name(table)
         found = shop.living(name)
         current = [row[METADATA]["uuid"] for row in shop.rows(f"{name}_history") if row["is_current"]]
         assert sorted(current) == sorted(row[METADATA]["uuid"] for row in found)
-        if kind is Kind.MONGODB:
-            assert {json.loads(row["_id"]): row["data"] for row in found} == {
-                row["_id"]: row["data"] for row in truth.rows
-            }
-            continue
-        assert len(found) == len(truth.rows)
-        ours = {tuple(row[key] for key in table.keys): row for row in found}
-        for key, row in truth.by_key().items():
-            for column in table.columns:
-                is_held = shown(column.type, ours[key].get(column.name))
-                assert is_held == plain(column.type, row.get(column.name)), (key, column)
+        assert_source_rows(truth, found)
 
 
 def put(op: str, key: int, offset: int, pos: int, ts_ms: int = MS, **values: Any) -> Message:

@@ -125,6 +125,14 @@ def test_a_key_that_is_handed_on_twice_and_then_left_is_left_whatever_the_order_
         assert living(table) == {}
 
 
+def lived(method: str, dice: Random, transactions: list[int]) -> Database:
+    """After transactions of so many statements."""
+    database = Database(dice, method)
+    for statements in transactions:
+        database.transact(statements)
+    return database
+
+
 METHODS = st.sampled_from(["oracle-cdc-logminer", "debezium"])
 
 
@@ -132,9 +140,7 @@ METHODS = st.sampled_from(["oracle-cdc-logminer", "debezium"])
 def test_a_key_is_with_the_row_that_has_it_when_its_transaction_ends(
     method: str, dice: Random, transactions: list[int]
 ) -> None:
-    database = Database(dice, method)
-    for statements in transactions:
-        database.transact(statements)
+    database = lived(method, dice, transactions)
     table: pa.Table | None = None
     log: list[pa.Table] = []
     for events in batches_of(database.events, dice):
@@ -148,9 +154,7 @@ def test_a_key_is_with_the_row_that_has_it_when_its_transaction_ends(
 def test_events_that_are_reduced_a_part_at_a_time_end_as_those_that_are_all_at_hand(
     method: str, dice: Random, transactions: list[int]
 ) -> None:
-    database = Database(dice, method)
-    for statements in transactions:
-        database.transact(statements)
+    database = lived(method, dice, transactions)
     held: list[pa.Table] = []
     for events in batches_of(database.events, dice):
         held = [partly(pa.concat_tables([*held, table_of(events, COLUMNS, "oracle")]), ["id"], RULES.order)]
@@ -163,9 +167,7 @@ def test_the_last_event_of_a_key_in_its_history_is_that_of_the_row_that_has_it(
     method: str, dice: Random, transactions: list[int]
 ) -> None:
     """In the order of the product's histories, and in that of the judge's."""
-    database = Database(dice, method)
-    for statements in transactions:
-        database.transact(statements)
+    database = lived(method, dice, transactions)
     events = [event for batch in batches_of(database.events, dice) for event in batch]
     table = table_of(events, COLUMNS, "oracle")
     metadata = table.column(METADATA).combine_chunks()

@@ -116,6 +116,14 @@ def _sort_keys(value: Any) -> tuple[str, ...]:
     return tuple(map(_text, items))
 
 
+def are_halves(took: str, left: str, method: str) -> bool:
+    """May the two be halves of updates of keys? Debezium does not always say of a delete and an insert that they are
+    one."""
+    if method.startswith("debezium"):
+        return took in ("INSERT", "UPDATE-INSERT") and left in _DELETES
+    return (took, left) == ("UPDATE-INSERT", "UPDATE-DELETE")
+
+
 # -- order -------------------------------------------------------------------------------------------------------
 
 
@@ -159,11 +167,8 @@ class Order:
 
     def gives_way(self, event: Meta, best: Meta) -> bool:
         """Oracle checks keys at the end of a statement: a row that leaves a key loses to another that an update gave
-        it to. Debezium does not say of a delete and an insert that they are an update."""
-        halves = {("UPDATE-DELETE", "UPDATE-INSERT")}
-        if event.read_method.startswith("debezium"):
-            halves.add(("DELETE", "INSERT"))
-        if self.kind != "oracle" or (event.change_type, best.change_type) not in halves:
+        it to."""
+        if self.kind != "oracle" or not are_halves(best.change_type, event.change_type, event.read_method):
             return False
         return bool(event.tx_id and event.tx_id == best.tx_id and event.row_id and best.row_id) and (
             event.row_id != best.row_id

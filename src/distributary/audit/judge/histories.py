@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from distributary.audit.judge.change_events import HOUR_MS
+from distributary.audit.judge.change_events import HOUR_MS, are_halves
 from distributary.audit.judge.likeness import bases
 from distributary.audit.judge.merged import alike, key_of
 from distributary.audit.judge.plain_values import nothing
@@ -65,13 +65,10 @@ class LoggedEvent(NamedTuple):
         return same_row and self.change == other.change
 
     def gives_way(self, other: LoggedEvent) -> bool:
-        """Has it left a key that another row took? Of Debezium's changes any may be half of an update of a key."""
-        halves = [("UPDATE-INSERT", "UPDATE-DELETE")]
-        if self.method.startswith("debezium"):
-            halves += [("INSERT", "DELETE"), ("UPDATE-INSERT", "DELETE"), ("INSERT", "UPDATE-DELETE")]
+        """Has it left a key that another row took?"""
         two_rows = self.row is not None and other.row is not None and self.row != other.row
         one_transaction = self.transaction == other.transaction is not None
-        return two_rows and one_transaction and (other.change, self.change) in halves
+        return two_rows and one_transaction and are_halves(other.change, self.change, self.method)
 
 
 class Version(NamedTuple):

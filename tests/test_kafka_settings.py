@@ -19,6 +19,8 @@ from distributary.kinds import kind_of
 from distributary.sources import kafka_source
 from distributary.sources.kafka import Topic, check_client
 from distributary.sources.kafka_settings import (
+    FETCHES,
+    PATIENCE,
     RDKAFKA_ONLY,
     RENAMED,
     SAME,
@@ -56,7 +58,7 @@ def test_librdkafka_knows_every_name_that_it_is_given() -> None:
 @pytest.mark.spark
 def test_java_knows_every_name_that_it_is_given(spark: Any) -> None:
     known = set(spark._jvm.org.apache.kafka.clients.consumer.ConsumerConfig.configNames())
-    assert (SAME | set(RENAMED)) - known == set()
+    assert (SAME | set(RENAMED) | set(PATIENCE) | set(FETCHES)) - known == set()
 
 
 @pytest.mark.parametrize(("theirs", "ours"), sorted(RENAMED.items()))
@@ -78,6 +80,16 @@ def test_options_win_over_our_defaults_at_both_clients() -> None:
     assert [found["isolation.level"] for found in both(**{"isolation.level": "read_uncommitted"})] == [
         "read_uncommitted"
     ] * 2
+
+
+def test_sparks_tasks_do_not_wait_at_the_end_of_a_topic_unless_options_say_so() -> None:
+    java, rust = both()
+    assert java["fetch.max.wait.ms"] == "5" and "fetch.wait.max.ms" not in rust
+    assert int(java["max.partition.fetch.bytes"]) > 1 << 20 and "max.partition.fetch.bytes" not in rust
+    for name in ("fetch.max.wait.ms", "fetch.wait.max.ms"):
+        java, _ = both(**{name: "70", "max.poll.records": "9", "max.partition.fetch.bytes": "5"})
+        assert (java["fetch.max.wait.ms"], java["max.poll.records"]) == ("70", "9")
+        assert java["max.partition.fetch.bytes"] == "5"
 
 
 @pytest.mark.parametrize("given", ["", "none"])

@@ -18,8 +18,22 @@ from distributary.sources.msk_iam import token_of
 ISOLATION = "isolation.level"
 NAMES_CHECKED = "ssl.endpoint.identification.algorithm"
 """Java says "" where librdkafka says none."""
-JAVA_DEFAULTS = {"default.api.timeout.ms": "30000", "request.timeout.ms": "15000"}
+PATIENCE = {"default.api.timeout.ms": "30000", "request.timeout.ms": "15000"}
 """Kafka's own let a broker that is away hang a batch for minutes."""
+FETCHES = {
+    "fetch.max.wait.ms": "5",
+    "max.partition.fetch.bytes": str(8 << 20),
+    "max.poll.records": "10000",
+    "receive.buffer.bytes": "-1",
+}
+"""How Spark's tasks read: they know that the offsets they want are there, and need not wait for more.
+
+After each poll such a task asks where the topic begins and ends (`InternalKafkaConsumer.fetch`, Spark 4.2). At the end
+of a topic that question stands behind a fetch which the consumer has sent ahead, and which the broker holds for
+`fetch.max.wait.ms`: 500 ms by default, in every batch and partition. A poll of 500 records and a fetch of 1 MiB,
+Kafka's defaults, make such rounds many; Spark's 64 KiB for the socket are too few for a broker that is far away, -1
+leaves them to the system. Figures are in docs/benchmarks.md.
+"""
 DEFAULTS = {ISOLATION: "read_committed"}
 """Kafka's own gives records of aborted transactions."""
 
@@ -68,7 +82,7 @@ def java_settings(source: KafkaSource) -> dict[str, str]:
     renamed = {_BACK.get(key, key): value for key, value in options.items() if key not in RDKAFKA_ONLY}
     if renamed.get(NAMES_CHECKED) == "none":
         renamed[NAMES_CHECKED] = ""
-    return {**JAVA_DEFAULTS, **DEFAULTS, **_java_files(options), **renamed, **java_security(source.security)}
+    return {**PATIENCE, **FETCHES, **DEFAULTS, **_java_files(options), **renamed, **java_security(source.security)}
 
 
 def _java_files(options: Mapping[str, str]) -> dict[str, str]:

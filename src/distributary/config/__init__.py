@@ -3,7 +3,7 @@
 from distributary.config.databricks import Databricks
 from distributary.config.describing import Description, Pattern
 from distributary.config.evolution import Evolution, EvolutionOverride
-from distributary.config.file_sources import DatastreamSource
+from distributary.config.file_sources import ChangeFilesSource
 from distributary.config.kafka_security import KafkaSecurity
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.loading import load, load_document
@@ -24,8 +24,8 @@ from distributary.config.writing import Engine, Quarantine, RouteOverride, Table
 
 __all__ = [
     "Bronze",
+    "ChangeFilesSource",
     "Databricks",
-    "DatastreamSource",
     "DeclarativeFolder",
     "DeltaSource",
     "Description",

@@ -11,13 +11,13 @@ from distributary.config.quantities import BatchSize, ColumnType, Duration, Size
 from distributary.config.source_keys import SourceKeys
 
 
-class DatastreamSource(SourceKeys):
-    reads_files = True
-    written_by: ClassVar[Literal["datastream", "debezium", "dms"]] = "datastream"
+class ChangeFilesSource(SourceKeys):
+    """What files of changes have in common, whoever wrote them."""
 
-    type: Literal["datastream"] = Field(
-        description="Files of change events, as Google Datastream writes them. See docs/datastream.md."
-    )
+    reads_files = True
+    written_by: ClassVar[Literal["datastream", "debezium", "dms"]]
+
+    type: str
     path: Address = Field(
         description="Where the files are: a folder, `gs://bucket/prefix` or `s3a://bucket/prefix`. Folders of new "
         "tables and late files in old folders are found while it runs."
@@ -103,10 +103,18 @@ class DatastreamSource(SourceKeys):
         return "NULL", ","
 
 
-class DebeziumFilesSource(DatastreamSource):
+class DatastreamSource(ChangeFilesSource):
+    written_by = "datastream"
+
+    type: Literal["datastream"] = Field(
+        description="Files of change events, as Google Datastream writes them. See docs/datastream.md."
+    )
+
+
+class DebeziumFilesSource(ChangeFilesSource):
     written_by = "debezium"
 
-    type: Literal["debezium_files"] = Field(  # type: ignore[assignment]
+    type: Literal["debezium_files"] = Field(
         description="Files of Debezium's messages in JSON, a message a line. See docs/debezium.md."
     )
     format: Literal["json"] = Field(default="json", description="What the files are.")
@@ -120,10 +128,10 @@ class DebeziumFilesSource(DatastreamSource):
     )
 
 
-class DmsFilesSource(DatastreamSource):
+class DmsFilesSource(ChangeFilesSource):
     written_by = "dms"
 
-    type: Literal["dms_files"] = Field(  # type: ignore[assignment]
+    type: Literal["dms_files"] = Field(
         description="Files of AWS DMS (target Amazon S3), CSV or Parquet. See docs/dms.md."
     )
     stray_files: Literal["ignore", "read"] = Field(

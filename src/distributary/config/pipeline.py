@@ -14,7 +14,7 @@ from distributary.config.addresses import Folder
 from distributary.config.base import Model, fault, is_given
 from distributary.config.databricks import Databricks
 from distributary.config.declarative import Declarative
-from distributary.config.file_sources import DatastreamSource
+from distributary.config.file_sources import ChangeFilesSource
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.operating import Grant, Maintenance, Metrics, Notices
 from distributary.config.payload import Payload
@@ -194,9 +194,9 @@ class Pipeline(Model):
         return self.source.reads_files
 
     @property
-    def change_files(self) -> DatastreamSource:
+    def change_files(self) -> ChangeFilesSource:
         """The source of a pipeline of change files (`source.reads_files`)."""
-        assert isinstance(self.source, DatastreamSource)
+        assert isinstance(self.source, ChangeFilesSource)
         return self.source
 
     @property

@@ -28,10 +28,12 @@ from distributary.engine.changes.emptying import older_rows
 from distributary.engine.messages import chunks
 from distributary.errors import Reason
 from distributary.kinds import kind_of
+from tests.debezium_columns import written
 from tests.debezium_messages import MS, change, text
 from tests.extent import either
 from tests.test_debezium_avro import AvroShop
 from tests.test_debezium_order import Table, cut, living, told
+from tests.test_debezium_protobuf import ProtobufShop
 from tests.test_debezium_topics import KINDS, Shop, judged
 
 HISTORY = {"history": "{database}_{table}_history"}
@@ -241,13 +243,18 @@ def test_one_that_another_task_reads_before_its_table_is_there_takes_no_row_with
         assert problems(shop, messages) == []
 
 
-def test_one_in_avro_does_what_one_in_json_does(tmp_path: Path) -> None:
-    shop = AvroShop(tmp_path)
+@pytest.mark.parametrize("made", [AvroShop, ProtobufShop])
+def test_one_in_avro_or_protobuf_does_what_one_in_json_does(
+    made: type[AvroShop] | type[ProtobufShop], tmp_path: Path
+) -> None:
+    shop = made(tmp_path)
     messages = [put("c", 1, 1), put("c", 2, 2), truncate(3), put("c", 2, 4)]
-    shop.put([messages[0]])
-    assert shop.put(messages[1:]).rows_written == 3
+    sent = [written(shop.form, message) for message in messages]
+    shop.take(sent[:1])
+    assert shop.take(sent[1:]).rows_written == 3
     assert [(row["id"], row["name"]) for row in shop.living("shop_orders")] == [(2, "v4")]
     assert shop.quarantined() == []
+    assert judged(shop, sent).problems == ()
 
 
 @pytest.mark.spark

@@ -22,7 +22,7 @@ PATIENCE = {"default.api.timeout.ms": "30000", "request.timeout.ms": "15000"}
 """Kafka's own let a broker that is away hang a batch for minutes."""
 FETCHES = {
     "fetch.max.wait.ms": "5",
-    "max.partition.fetch.bytes": str(8 << 20),
+    "max.partition.fetch.bytes": str(2 << 20),
     "max.poll.records": "10000",
     "receive.buffer.bytes": "-1",
 }
@@ -32,7 +32,8 @@ After each poll such a task asks where the topic begins and ends (`InternalKafka
 of a topic that question stands behind a fetch which the consumer has sent ahead, and which the broker holds for
 `fetch.max.wait.ms`: 500 ms by default, in every batch and partition. A poll of 500 records and a fetch of 1 MiB,
 Kafka's defaults, make such rounds many; Spark's 64 KiB for the socket are too few for a broker that is far away, -1
-leaves them to the system. Figures are in docs/benchmarks.md.
+leaves them to the system. What was polled and not yet asked for stays in memory, of each partition: hence not more.
+Figures are in docs/benchmarks.md.
 """
 DEFAULTS = {ISOLATION: "read_committed"}
 """Kafka's own gives records of aborted transactions."""

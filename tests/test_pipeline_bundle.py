@@ -230,6 +230,13 @@ def test_create_again_brings_the_same_pipeline_and_job_up_to_date(tmp_path: Path
     assert api.jobs[11] == found.job("p-2")
 
 
+def test_delete_takes_the_pipeline_and_its_job_and_leaves_its_tables(tmp_path: Path, api: Api) -> None:
+    found = made(tmp_path)
+    found.install(workspace(api, found))
+    workspace(api, found).delete()
+    assert not api.pipelines and not api.jobs and not api.files
+
+
 @pytest.mark.parametrize("theirs", [{"tags": {"distributary": "other"}}, {}])
 def test_a_pipeline_of_this_name_that_is_not_ours_stays_as_it_is(
     theirs: dict[str, Any], tmp_path: Path, api: Api
@@ -277,3 +284,5 @@ def test_the_command_creates_and_starts_it(
     api.runs[0]["state"] = {"result_state": "FAILED"}
     assert execute([*command, "--repair"]) == 0
     assert len(api.bodies("/runs/repair")) == 1
+    assert execute([*command, "--delete", "--run"]) == 2 and len(api.jobs) == 1
+    assert execute([*command, "--delete"]) == 0 and not api.pipelines and not api.jobs

@@ -135,6 +135,33 @@ def test_one_machine_or_workers_a_pool_and_a_policy() -> None:
     assert "spark_conf" not in many and "node_type_id" not in many
 
 
+def test_settings_of_one_s_own_go_over_those_of_jobs_clusters_and_tasks() -> None:
+    over = {
+        "job": {"timeout_seconds": 7200, "health": None, "queue": {"enabled": True}},
+        "cluster": {
+            "aws_attributes": {"availability": "SPOT_WITH_FALLBACK"},
+            "autoscale": {"min_workers": 1, "max_workers": 4},
+            "driver_node_type_id": "m5d.2xlarge",
+            "init_scripts": [{"workspace": {"destination": "/Shared/init.sh"}}],
+            "spark_env_vars": {"LOGLEVEL": "debug"},
+        },
+        "tasks": {"*": {"timeout_seconds": 3600, "max_retries": 2}, "bronze": {"max_retries": 9}},
+    }
+    settings = job(two_hop(schedule="0 0 * * * ?", secrets={"PASSWORD": "prod/kafka"}, overrides=over))
+    assert (settings["timeout_seconds"], settings["queue"], "health" in settings) == (7200, {"enabled": True}, False)
+    for one in settings["job_clusters"]:
+        cluster = one["new_cluster"]
+        assert cluster["autoscale"] == {"min_workers": 1, "max_workers": 4} and "num_workers" not in cluster
+        assert "spark_conf" not in cluster and cluster["custom_tags"] == {"distributary": "games"}
+        assert cluster["spark_env_vars"] == {"PASSWORD": "{{secrets/prod/kafka}}", "LOGLEVEL": "debug"}
+        assert (cluster["node_type_id"], cluster["driver_node_type_id"]) == ("m5d.xlarge", "m5d.2xlarge")
+    assert {key: (task["max_retries"], task["timeout_seconds"]) for key, task in tasks(settings).items()} == {
+        "bronze": (9, 3600),
+        "1-of-2": (2, 3600),
+        "2-of-2": (2, 3600),
+    }
+
+
 def test_failures_and_a_growing_backlog_are_told() -> None:
     settings = job(config(email=["team@x.org"], webhooks=["id-1"], max_backlog="5 minutes", max_backlog_rows=10**6))
     assert settings["email_notifications"] == {
@@ -167,6 +194,9 @@ def test_secrets_are_named_and_never_written(tmp_path: Path) -> None:
         ('{schedule: "0 0 * * * ?", continuous: true}', "databricks.continuous"),
         ("{secrets: {A: no-slash}}", "databricks.secrets"),
         ('{secrets: {"A B": s/k}}', "databricks.secrets"),
+        ("{overrides: {job: {max_concurrent_runs: 2}}}", "databricks.overrides.job.max_concurrent_runs"),
+        ("{overrides: {cluster: {custom_tags: {a: b}}}}", "databricks.overrides.cluster.custom_tags"),
+        ("{overrides: {tasks: {bronze: {libraries: []}}}}", "databricks.overrides.tasks.bronze.libraries"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(keys: str, key: str, tmp_path: Path) -> None:
@@ -301,6 +331,24 @@ def test_a_run_that_did_not_fail_is_not_repaired(api: Api, state: dict[str, str]
     with pytest.raises(BadInput):
         workspace(api).repair()
     assert api.bodies("/runs/repair") == []
+
+
+def test_delete_takes_away_what_create_has_made_and_nothing_of_others(api: Api) -> None:
+    said: list[str] = []
+    found = Workspace(WorkspaceClient(host=api.url, token="t"), config(), said.append)
+    job_id = create(found)
+    api.jobs[7] = {"name": "distributary chess", "tags": {"distributary": "chess"}}
+    api.files.append("/Workspace/Users/eve@x.org/distributary/games-2/games.yaml")
+    found.delete()
+    assert [*api.jobs] == [7] and api.files == ["/Workspace/Users/eve@x.org/distributary/games-2/games.yaml"]
+    folder = "/Workspace/Users/eve@x.org/distributary/games"
+    assert said[-2:] == [f"job {job_id} is deleted", f"{folder} is deleted"]
+    found.delete()
+    assert len(said) == 3, "nothing is there any more"
+    api.jobs[8] = {"name": "distributary games"}
+    with pytest.raises(BadInput, match="not this pipeline's"):
+        found.delete()
+    assert [*api.jobs] == [7, 8]
 
 
 def test_a_refusal_is_said_in_one_line(api: Api) -> None:

@@ -54,7 +54,7 @@ class Api:
                 self.end_headers()
                 self.wfile.write(payload)
 
-            do_GET = do_POST = do_PUT = _answer
+            do_GET = do_POST = do_PUT = do_DELETE = _answer
 
             def log_message(self, *_: object) -> None: ...
 
@@ -91,6 +91,14 @@ class Api:
         if route.endswith("/jobs/reset"):
             self.jobs[body["job_id"]] = body["new_settings"]
             return 200, {}
+        if route.endswith("/jobs/delete"):
+            del self.jobs[body["job_id"]]
+            return 200, {}
+        if route.endswith("/workspace/delete"):
+            there = [path for path in self.files if path.startswith(f"{body['path']}/")]
+            self.files = [path for path in self.files if path not in there]
+            gone = (404, {"error_code": "RESOURCE_DOES_NOT_EXIST", "message": body["path"]})
+            return (200, {}) if there and body["recursive"] else gone
         if last == "run-now":
             self.runs.insert(0, {"run_id": 501, "job_id": body["job_id"], "run_page_url": f"{self.url}/#run/501"})
             return 200, {"run_id": 501}
@@ -107,6 +115,10 @@ class Api:
             found = f"p-{len(self.pipelines) + 1}"
             self.pipelines[found] = body
             return 200, {"pipeline_id": found}
+        if method == "DELETE":
+            assert query["cascade"] == ["false"], "its tables would go too"
+            del self.pipelines[last]
+            return 200, {}
         if method == "PUT":
             self.pipelines[last] = {key: value for key, value in body.items() if key != "pipeline_id"}
             return 200, {}

@@ -19,7 +19,7 @@ from distributary.tables.faults import reading
 
 if TYPE_CHECKING:
     from distributary.config import Pipeline
-    from distributary.fleet.workflow.databricks import Workspace
+    from distributary.fleet.workflow.databricks import Started, Workspace
     from distributary.fleet.workflow.deploy import Prepared
     from distributary.fleet.workflow.placement import WorkflowPlan
     from distributary.shares import Division
@@ -164,11 +164,13 @@ def databricks(
     create: Annotated[bool, typer.Option("--create", help="Create or update the job in the workspace.")] = False,
     run: Annotated[bool, typer.Option("--run", help="Start the job.")] = False,
     repair: Annotated[bool, typer.Option("--repair", help="Run what failed in the last run again.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete what --create has made; tables stay.")] = False,
     profile: Profile = None,
 ) -> None:
     """Write the jobs for Databricks as an Asset Bundle.
 
-    With --create, --run and --repair it also makes the job, starts it, or runs anew what failed.
+    With --create, --run and --repair it also makes the job, starts it, or runs anew what failed; with --delete it takes
+    away what --create has made, and writes nothing.
 
     The bundle holds everything that a deployment takes: deploy it with `databricks bundle deploy`, or let --create do
     it through the Jobs API. Secrets stay references. Settings are in the section `databricks` of the pipeline file.
@@ -179,13 +181,14 @@ def databricks(
     from distributary.fleet.workflow.databricks import Workspace, connect
     from distributary.fleet.workflow.deploy import prepare
 
-    if repair and (create or run):
-        raise BadInput(detail="--repair repeats the last run as it is: give it alone")
-    is_written = create or not (run or repair)
+    if (repair or delete) and create + run + repair + delete > 1:
+        why = "repeats the last run as it is" if repair else "takes away what was made"
+        raise BadInput(detail=f"--{'repair' if repair else 'delete'} {why}: give it alone")
+    is_written = create or not (run or repair or delete)
     if is_written:
         config.check_portable(str(file))
         note_places(config, file)
-    workspace = Workspace(connect(profile), config, note) if create or run or repair else None
+    workspace = Workspace(connect(profile), config, note) if create or run or repair or delete else None
     target = workspace if create and workspace is not None else out
     kind = kind_of(config, file)
     is_whole = is_one_stream(kind, (clusters or 1) > 1 or per_cluster or per_route or plan_file)
@@ -199,9 +202,10 @@ def databricks(
             count = clusters or (None if per_cluster else 1)
             division = division or make(config, count, per_cluster, routes_from, routes, now)[0]
         deploy(prepare(config, file, division, plan_file, per_route=per_route, wheel=wheel), file, target, now)
-    if workspace is not None and (run or repair):
-        started = workspace.repair() if repair else workspace.run()
-        say(f"run {started.run_id} of job {started.job_id}: {started.url}")
+    if workspace is not None and delete:
+        workspace.delete()
+    elif workspace is not None and (run or repair):
+        say_started(workspace.repair() if repair else workspace.run())
 
 
 @workflow.command("restart")
@@ -219,6 +223,10 @@ def restart(
         raise BadInput(detail=f"there is no stream {stream!r}; there are: {', '.join(names) or 'none'}")
     request_restart(config.state_root, stream, store)
     say(f"asked for; see: distributary status {file}")
+
+
+def say_started(started: Started) -> None:
+    say(f"run {started.run_id} of job {started.job_id}: {started.url}")
 
 
 # -- what they have in common --------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -42,6 +42,40 @@ def not_on_databricks(config: Pipeline) -> Iterator[tuple[str, str]]:
                 yield key, why
 
 
+class Overrides(Model):
+    """Settings as the Jobs API has them, over those that are written otherwise; `null` takes one away."""
+
+    job: dict[str, Any] = Field(default={}, description="Of the job: `{timeout_seconds: 7200}`.")
+    cluster: dict[str, Any] = Field(
+        default={},
+        description="Of each cluster: `{aws_attributes: {availability: SPOT_WITH_FALLBACK}, driver_node_type_id: "
+        "m5d.2xlarge, autoscale: {min_workers: 1, max_workers: 4}, init_scripts: [...]}`.",
+    )
+    tasks: dict[str, dict[str, Any]] = Field(
+        default={},
+        description="Of tasks, by their key, `*` and `?` as in file names; later ones go before earlier ones: "
+        '`{"*": {timeout_seconds: 3600}, bronze: {max_retries: 3}}`.',
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        ours = [("job", self.job, _OUR_JOB), ("cluster", self.cluster, _OUR_CLUSTER)]
+        ours += [(f"tasks.{key}", task, _OUR_TASK) for key, task in self.tasks.items()]
+        for place, settings, taken in ours:
+            for key in settings:
+                if key in taken:
+                    raise fault(f"{place}.{key}", f"not allowed here: {taken[key]}")
+        return self
+
+
+_OURS = "the pipeline says it"
+_OUR_JOB = dict.fromkeys(("name", "tasks", "job_clusters", "max_concurrent_runs"), _OURS) | {
+    "tags": "give databricks.tags"
+}
+_OUR_CLUSTER = {"custom_tags": "give databricks.tags"}
+_OUR_TASK = dict.fromkeys(("task_key", "python_wheel_task", "pipeline_task", "job_cluster_key", "libraries"), _OURS)
+
+
 class Databricks(Model):
     spark_version: Text = Field(default="17.3.x-scala2.13", description="The runtime of the job clusters.")
     node_type: Text | None = Field(default=None, description="Machine type of the job clusters. Either this or pool.")
@@ -72,6 +106,7 @@ class Databricks(Model):
     )
     spark_conf: dict[str, Option] = Field(default={}, repr=False, description="Spark settings of the job clusters.")
     tags: dict[str, Option] = Field(default={}, description="Tags of the jobs and their machines.")
+    overrides: Overrides = Field(default=Overrides(), description="Settings of your own, of jobs, clusters and tasks.")
 
     @field_validator("schedule")
     @classmethod

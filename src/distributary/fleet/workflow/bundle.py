@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 
 from distributary.config import Pipeline
+from distributary.fleet.workflow.overriding import over_cluster, over_job
 from distributary.fleet.workflow.placement import WorkflowPlan
 from distributary.names import counted, table_name
 from distributary.shares import Cluster, Division
@@ -171,7 +172,7 @@ def job_settings(
         **_health(config),
         **trigger(config),
     }
-    return job
+    return over_job(config, job)
 
 
 def _tasks(
@@ -232,7 +233,7 @@ def machine(config: Pipeline) -> dict[str, Any]:
         cluster["spark_conf"] = conf
     if keys.secrets:
         cluster["spark_env_vars"] = {n: "{{secrets/" + place + "}}" for n, place in keys.secrets.items()}
-    return {**cluster, "custom_tags": custom_tags, "data_security_mode": "SINGLE_USER"}
+    return over_cluster(config, {**cluster, "custom_tags": custom_tags, "data_security_mode": "SINGLE_USER"})
 
 
 def notifications(config: Pipeline, events: Sequence[str]) -> dict[str, Any]:

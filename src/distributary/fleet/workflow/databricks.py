@@ -1,4 +1,4 @@
-"""The edge to a Databricks workspace: create or update a pipeline's job, start it, repair its last run.
+"""The edge to a Databricks workspace: create, update or delete a pipeline's job, start it, repair its last run.
 
 The only module that uses databricks-sdk, and it only sends what `bundle` and `pipeline_bundle` have made. For teams
 that deploy bundles with their own tools none of this is needed.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -80,10 +80,13 @@ class Workspace:
     def upload(self, files: Mapping[str, bytes]) -> str:
         """Put files into this pipeline's folder in the workspace; the folder."""
         with _translated("uploading the files"):
-            root = f"/Workspace/Users/{self._client.current_user.me().user_name}/distributary/{self._config.pipeline}"
+            root = self._folder()
             for path, body in files.items():
                 self._upload(f"{root}/{path}", body)
             return root
+
+    def _folder(self) -> str:
+        return f"/Workspace/Users/{self._client.current_user.me().user_name}/distributary/{self._config.pipeline}"
 
     def put_job(self, settings: Mapping[str, Any]) -> int:
         """Create the job, or bring the one that there is up to date; its id. Raises BadInput: it is not ours."""
@@ -123,6 +126,24 @@ class Workspace:
         assert created is not None  # the API always gives one
         self._say(f"{kind} {created} is created")
         return created
+
+    def delete(self) -> None:
+        """Take away what `create` has made here: the job, the Lakeflow pipeline without its tables, the files. Says
+        each; what is not there is left out. Raises BadInput: a job or a pipeline of our name is not ours."""
+        from databricks.sdk.errors import NotFound
+
+        with _translated("deleting what was deployed"):
+            job, pipeline = self._find(), self._find_pipeline()
+            if job is not None:
+                self._client.jobs.delete(job)
+                self._say(f"job {job} is deleted")
+            if pipeline is not None:
+                self._client.pipelines.delete(pipeline, cascade=False)
+                self._say(f"pipeline {pipeline} is deleted; its tables stay")
+            with suppress(NotFound):
+                folder = self._folder()
+                self._client.workspace.delete(folder, recursive=True)
+                self._say(f"{folder} is deleted")
 
     def run(self) -> Started:
         """Start the job now. Raises BadInput when there is none."""

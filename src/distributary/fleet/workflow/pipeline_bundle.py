@@ -34,6 +34,7 @@ from distributary.fleet.workflow.bundle import (
 )
 from distributary.fleet.workflow.databricks import Workspace
 from distributary.fleet.workflow.deploy import find_wheel
+from distributary.fleet.workflow.overriding import over_job
 from distributary.fleet.workflow.wheel import without_requirements
 
 ALERTS = ("on-update-fatal-failure", "on-flow-failure")
@@ -94,7 +95,7 @@ class PipelineBundle:
     def job(self, pipeline_id: str) -> dict[str, Any]:
         """Settings of the job, as the Jobs API takes them. No health rules: a pipeline task has no measure of its
         backlog ("Pipeline task for jobs")."""
-        return {
+        settings = {
             "name": title(self.config),
             "description": f"Pipeline {self.config.pipeline}: each run is one update of {self.place}",
             "max_concurrent_runs": 1,
@@ -105,6 +106,7 @@ class PipelineBundle:
             **notifications(self.config, ["on_failure"]),
             **trigger(self.config),
         }
+        return over_job(self.config, settings)
 
     def files(self) -> dict[str, bytes]:
         """The files of the bundle by their path in it."""
@@ -156,7 +158,15 @@ def pipeline_bundle(config: Pipeline, file: Path, wheel: Path | None) -> Pipelin
 def _machines(config: Pipeline) -> dict[str, Any]:
     """Classic machines where the section names any, or something that only they have; else serverless."""
     keys = config.databricks
-    if not (keys.node_type or keys.pool or keys.policy or keys.workers or keys.spark_conf or keys.secrets):
+    if not (
+        keys.node_type
+        or keys.pool
+        or keys.policy
+        or keys.workers
+        or keys.spark_conf
+        or keys.secrets
+        or keys.overrides.cluster
+    ):
         return {"serverless": True}
     settable = {key: value for key, value in machine(config).items() if key not in _SET_BY_PLATFORM}
     return {"serverless": False, "clusters": [{"label": "default", **settable}]}

@@ -43,14 +43,14 @@ def test_a_table_that_the_catalog_refuses_stops_no_other(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     spark = session("b", error)
-    register(spark, "games", ["/lake/a", "/lake/b", "/lake/c"])
+    register(spark, "games", {name: f"/lake/{name}" for name in "abc"})
     assert [text.split("`")[3] for text in spark.done[1:]] == ["a", "c"]
     assert [type(error).__name__ in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_a_spark_that_is_gone_is_no_table_s_fault() -> None:
     with pytest.raises(Py4JNetworkError):
-        register(session("b", Py4JNetworkError("gone")), "games", ["/lake/a", "/lake/b"])
+        register(session("b", Py4JNetworkError("gone")), "games", {"a": "/lake/a", "b": "/lake/b"})
 
 
 def test_a_view_that_the_catalog_refuses_stops_no_other_and_is_made_by_a_later_run(tmp_path: Path) -> None:

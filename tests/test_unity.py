@@ -15,19 +15,23 @@ import pyarrow as pa
 import pytest
 
 from distributary import redaction
-from distributary.config import Pipeline
+from distributary.config import HopFolder, Pipeline
 from distributary.config.environment import environment
 from distributary.errors import BadInput
 from distributary.redaction import MASK, redacted
 from distributary.repair.clean import apply, clean, forget_names
+from distributary.running.bronze.bronze_table import hop_1_state, make_bronze
 from distributary.running.catalog import enter, register_tables
+from distributary.running.state_names import StateNames, state_tables
+from distributary.shares import Division
 from distributary.sink.by_routes import RouteRows
 from distributary.sink.committing import BatchEnding
 from distributary.sink.sink_options import SinkOptions
-from distributary.state.ledger import Ledger
+from distributary.state.ledger import Entry, Ledger
 from distributary.tables.evolve import Policy
 from distributary.tables.outage import is_store_fault
 from distributary.tables.put_once import exists, put_once, read
+from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, quarantine_uri, write_rejected
 from distributary.tables.snapshot import Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
@@ -441,6 +445,54 @@ def test_tables_get_their_names_as_they_are_made_and_clean_takes_both(vending: V
     assert Table(f"{root}/go", Store.of(config.tables)).open() is None
 
 
+@pytest.mark.services
+def test_ledger_quarantine_and_bronze_get_names_once_they_are_there_and_clean_takes_them(vending: Vending) -> None:
+    root = f"{vending.root}/state".replace("s3:", "s3a:")
+    unity = {"url": vending.url, "token": TOKEN, "names": True}
+    tables = {"root": root, "database": "state.silver", "unity": unity, "storage_options": dict(vending.options)}
+    config = pipeline(root, vending.url, tables=tables, layout="two_hop", state_database="state.operations")
+    store = Store.of(config.tables)
+    ledger = Ledger(config.state_root, config.pipeline, store)
+    ledger.record("stream", 0, [Entry("stream", 0, None)], {})
+    names = StateNames(cast(Any, None), config, store)
+    schema = UnitySchema(UnityCatalog(vending.url, TOKEN), "state.operations")
+    parts = ("ledger", "quarantine", "bronze")
+
+    def known() -> list[str]:
+        names.give()
+        return [part for part in parts if schema.has(f"games_{part}")]
+
+    assert known() == ["ledger"]
+    rejected = pa.Table.from_pylist([{"route": "ann", "reason": "CORRUPT_PAYLOAD"}], REJECTED_SCHEMA)
+    uri = quarantine_uri(config.state_root)
+    commit_quarantine(uri, "games", [write_rejected(uri, [rejected], "stream", 0, "0", store)], "stream", 0, store)
+    assert known() == ["ledger", "quarantine"]
+    make_bronze(config, store)
+    store.put_whole(hop_1_state(config), HopFolder.envelopes.name, b"[]")
+    assert known() == list(parts)
+    assert known() == list(parts)
+    about = schema.catalog.call("GET", "/tables/state.operations.games_ledger", "ledger") or {}
+    assert about["storage_location"] == f"{vending.root}/state/_distributary/games/ledger"
+
+    hop_2 = {entry.parts for entry in clean(config, hop_2=True).catalog}
+    assert hop_2 == {("state.operations", "games_ledger"), ("state.operations", "games_quarantine")}
+    plan = clean(config)
+    assert plan.kept == ()
+    dropped = forget_names(plan).catalog
+    assert {entry.parts[1] for entry in dropped} == {f"games_{part}" for part in parts}
+    assert not any(schema.has(f"games_{part}") for part in parts)
+
+
+def test_each_share_has_names_of_its_own_and_they_need_no_quotes() -> None:
+    config = pipeline(
+        "s3a://lake", "http://catalog", pipeline="my-games", layout="two_hop", state_database="operations"
+    )
+    share = config.for_share(Division.even(2).share("1-of-2", 3))
+    assert [*state_tables(config)] == ["my_games_ledger", "my_games_quarantine", "my_games_bronze"]
+    assert [*state_tables(share)] == ["my_games_3_1_of_2_ledger", "my_games_3_1_of_2_quarantine", "my_games_bronze"]
+    assert state_tables(share)["my_games_bronze"] == config.bronze_path
+
+
 def test_what_the_catalog_refuses_is_said_and_one_that_is_down_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -451,11 +503,11 @@ def test_what_the_catalog_refuses_is_said_and_one_that_is_down_is_asked_again(
 
     monkeypatch.setattr(UnityCatalog, "call", refuses)
     names = UnitySchema(UnityCatalog("http://catalog"), "main.silver")
-    enter(names, ["s3://lake/chess"], Store())
+    enter(names, {"chess": "s3://lake/chess"}, Store())
     assert "main.silver cannot be made in the catalog" in caplog.text
     for status[0] in (None, 503, 429):
         with pytest.raises(CatalogDown):
-            enter(names, ["s3://lake/chess"], Store())
+            enter(names, {"chess": "s3://lake/chess"}, Store())
 
 
 @pytest.mark.parametrize(
@@ -463,6 +515,7 @@ def test_what_the_catalog_refuses_is_said_and_one_that_is_down_is_asked_again(
     [
         ({"tables": {"database": "silver"}}, "the catalog and the schema"),
         ({"tables": {"database": "main.silver"}, "layout": "wide"}, "whose views Spark makes"),
+        ({"tables": {"database": "main.silver"}, "state_database": "operations"}, "as in main.operations"),
     ],
 )
 def test_names_need_a_catalog_and_no_views_of_sparks(keys: dict[str, Any], why: str) -> None:

@@ -18,7 +18,7 @@ from distributary.config.file_sources import ChangeFilesSource
 from distributary.config.layouts import Bronze, Wide
 from distributary.config.operating import Grant, Maintenance, Metrics, Notices
 from distributary.config.payload import Payload
-from distributary.config.quantities import REFERENCE, Duration, Option, Text
+from distributary.config.quantities import REFERENCE, Database, Duration, Option, Text
 from distributary.config.reading import (
     Envelope,
     RegistryConfig,
@@ -109,6 +109,10 @@ class Pipeline(Model):
     state: Folder | None = Field(
         default=None,
         description="Folder of ledger, quarantine and plans; without it `<tables.root>/_distributary/<pipeline>`.",
+    )
+    state_database: Database | None = Field(
+        default=None,
+        description="Make ledger, quarantine and bronze known by name here: `db`, `catalog.db`. See docs/unity.md.",
     )
     new_state: Literal["refuse", "continue"] = Field(
         default="refuse",

@@ -31,6 +31,7 @@ def check_together(config: Pipeline) -> None:
     _check_given(config)
     _check_layout(config)
     _check_names(config)
+    _check_state_names(config)
     check_described(config)
     if config.envelope.format == "json" and "payload" not in config.model_fields_set:
         detail = "an envelope of JSON does not say what payloads are: give payload: {format: json, framing: none}"
@@ -194,6 +195,17 @@ def _check_given(config: Pipeline) -> None:
         raise fault(key, "not allowed with source.type dataframe, whose rows are appended")
     if config.holds_rows and is_given(config, "envelope"):
         raise fault("envelope", "a DataFrame's rows are those of the tables; with messages in them, give payload too")
+
+
+def _check_state_names(config: Pipeline) -> None:
+    if config.state_database is None:
+        return
+    if config.is_declarative:
+        raise fault("state_database", "not allowed with layout declarative, whose datasets have names")
+    if config.source.is_given:
+        raise fault("state_database", "not allowed with source.type dataframe: no run of ours is there to give names")
+    if config.tables.unity and config.tables.unity.names and config.state_database.count(".") != 1:
+        raise fault("state_database", "tables.unity.names needs the catalog and the schema, as in main.operations")
 
 
 def _check_layout(config: Pipeline) -> None:

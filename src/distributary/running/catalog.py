@@ -1,10 +1,11 @@
-"""Tables by name: registered in the session's catalog once, when they are made."""
+"""Tables by name: entered once, when they are made, in the session's catalog or by the REST API of Unity Catalog."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from distributary.tables.snapshot import columns_of
 from distributary.tables.spark_engine import spark_ended
 from distributary.tables.store import Store, catalog_of, join
 from distributary.tables.table import Table
-from distributary.tables.unity import AGAIN, CatalogDown
+from distributary.tables.unity import AGAIN, CatalogDown, UnityCatalog
 from distributary.tables.unity_names import UnitySchema
 
 log = logging.getLogger("distributary")
@@ -33,11 +34,11 @@ def register_tables(spark: SparkSession, config: Pipeline, ledger: Ledger, creat
     database = config.tables.database
     if database is None or not created:
         return
-    locations = [uri for route in created for uri in _locations(config, ledger, route)]
-    if (names := unity_schema(config.tables)) is not None:
-        enter(names, locations, Store.of(config.tables))
+    named = {last_part(uri): uri for route in created for uri in _locations(config, ledger, route)}
+    name_tables(spark, config.tables, database, named)
+    if config.tables.view is None:
         return
-    schema = register(spark, database, locations)
+    schema = quoted_parts(database)
     for route in created:
         if (view := view_of(config, ledger.newest.get(route))) is not None:
             name, merged = view
@@ -46,14 +47,20 @@ def register_tables(spark: SparkSession, config: Pipeline, ledger: Ledger, creat
                 put_view(spark, qualified, living_rows(schema, merged))
 
 
-def unity_schema(tables: Tables) -> UnitySchema | None:
+def name_tables(spark: SparkSession, tables: Tables, database: str, named: Mapping[str, str]) -> None:
+    """Make the tables at these addresses known in `database`. `named`: name -> address. Raises CatalogDown."""
+    if (catalog := entering(tables)) is not None:
+        enter(UnitySchema(catalog, database), named, Store.of(tables))
+    else:
+        register(spark, database, named)
+
+
+def entering(tables: Tables) -> UnityCatalog | None:
     """Where names are entered by the catalog's REST API; None where Spark does it."""
-    if tables.unity is None or not tables.unity.names or tables.database is None:
-        return None
-    return UnitySchema(catalog_of(tables.unity), tables.database)
+    return catalog_of(tables.unity) if tables.unity is not None and tables.unity.names else None
 
 
-def enter(names: UnitySchema, locations: Iterable[str], store: Store) -> None:
+def enter(names: UnitySchema, named: Mapping[str, str], store: Store) -> None:
     """As `register`, without Spark. What the catalog refuses is said, and stops nothing else. Raises CatalogDown (an
     OSError): it does not answer."""
     try:
@@ -61,8 +68,7 @@ def enter(names: UnitySchema, locations: Iterable[str], store: Store) -> None:
     except CatalogDown as e:
         _refused(names.name, e)
         return
-    for location in locations:
-        name = last_part(location)
+    for name, location in named.items():
         try:
             names.enter(name, location, columns_of(Table(location, store).open()))
         except CatalogDown as e:
@@ -75,14 +81,13 @@ def _refused(name: str, error: CatalogDown) -> None:
     log.warning("%s cannot be made in the catalog: %s", shown(name), shown(str(error), 1000))
 
 
-def register(spark: SparkSession, database: str, locations: Iterable[str]) -> str:
-    """Make the tables at `locations` known by the last part of their path; returns the database, quoted."""
+def register(spark: SparkSession, database: str, named: Mapping[str, str]) -> None:
+    """Make the tables at these addresses known in `database`, as Spark's catalog does it. `named`: name -> address."""
     schema = quoted_parts(database)
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {schema}")
-    for location in locations:
-        with one_name(f"{schema}.{quoted(last_part(location))}") as name:
+    for short, location in named.items():
+        with one_name(f"{schema}.{quoted(short)}") as name:
             spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING DELTA LOCATION {literal(location)}")
-    return schema
 
 
 @contextmanager
@@ -155,6 +160,12 @@ class CatalogEntry:
     path: str
     text: str | None = None
 
+    @property
+    def parts(self) -> tuple[str, str]:
+        """Its database and its own name, as they are."""
+        *database, name = (part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", self.name))
+        return ".".join(database), name
+
 
 def drop_names(
     spark: SparkSession, entries: Iterable[CatalogEntry]
@@ -171,6 +182,24 @@ def drop_names(
             continue
         spark.sql(f"DROP {'TABLE' if entry.text is None else 'VIEW'} {entry.name}")
         dropped.append(entry)
+    return dropped, others
+
+
+def leave_names(
+    catalog: UnityCatalog, entries: Iterable[CatalogEntry]
+) -> tuple[list[CatalogEntry], list[tuple[CatalogEntry, str]]]:
+    """As `drop_names`, by the catalog's REST API. Raises CatalogDown."""
+    dropped: list[CatalogEntry] = []
+    others: list[tuple[CatalogEntry, str]] = []
+    for entry in entries:
+        database, name = entry.parts
+        names = UnitySchema(catalog, database)
+        if not names.has(name):
+            continue
+        if (reason := names.leave(name, entry.path)) is None:
+            dropped.append(entry)
+        else:
+            others.append((entry, reason))
     return dropped, others
 
 

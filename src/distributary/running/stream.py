@@ -39,6 +39,7 @@ from distributary.running.catalog import register_tables
 from distributary.running.failures import translated, tries
 from distributary.running.gaps import Gaps
 from distributary.running.report import RunReport, added, build
+from distributary.running.state_names import StateNames
 from distributary.running.wide_views import refresh
 from distributary.schemas.row_sql import check_sql
 from distributary.sources.data_files import BatchFiles
@@ -129,6 +130,7 @@ class Run:
         self._failure: BaseException | None = None
         self._outages = 0
         self._stopping = threading.Event()
+        self.state_names = StateNames(spark, config, self.store)
         self.gaps = Gaps(config, self.ledger, lambda: self.spark, self._busy)
 
     def _take_messages(self) -> None:
@@ -291,6 +293,7 @@ class Run:
         if self.config.tables.view is not None:
             created |= set(report.evolved)
         self._name(created | set(report.evolved) if self.config.shared_table is not None else created)
+        self.state_names.give()
         self.progress(report)
         self.gaps.batch(report)
 

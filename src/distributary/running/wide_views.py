@@ -81,7 +81,7 @@ def refresh(
             v for v in asked_views if anew or _kept(config, store, v.name) != v.text or not _is_there(spark, config, v)
         ]
         if stale and config.tables.database is not None:
-            register(spark, config.tables.database, [config.wide_path])
+            register(spark, config.tables.database, {config.wide.name: config.wide_path})
         for view in stale:
             if _put(spark, config, view):
                 store.put_whole(config.state_folder.views, f"{view.name}.sql", view.text.encode())

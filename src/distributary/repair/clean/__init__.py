@@ -19,7 +19,7 @@ from distributary.repair.clean.inventory import CleaningBooks
 from distributary.repair.clean.proof import why_keep
 from distributary.repair.clean.removal import remove
 from distributary.running.bronze.bronze_table import HOP_1
-from distributary.running.catalog import CatalogEntry, drop_names, last_part, unity_schema
+from distributary.running.catalog import CatalogEntry, drop_names, entering, leave_names
 from distributary.running.stream import session_of
 from distributary.state.cleaning import begin
 from distributary.state.divisions import parts
@@ -68,11 +68,8 @@ def forget_names(plan: CleanPlan) -> CleanPlan:
     something else stays. Raises JavaMissing, EnvironmentFault."""
     if not plan.catalog:
         return plan
-    if (names := unity_schema(plan.config.tables)) is not None:
-        present = [entry for entry in plan.catalog if names.has(last_part(entry.path))]
-        reasons = [(entry, names.leave(last_part(entry.path), entry.path)) for entry in present]
-        dropped = [entry for entry, reason in reasons if reason is None]
-        others = [(entry, reason) for entry, reason in reasons if reason is not None]
+    if (catalog := entering(plan.config.tables)) is not None:
+        dropped, others = leave_names(catalog, plan.catalog)
     else:
         dropped, others = drop_names(session_of(plan.config), plan.catalog)
     stays = (*plan.kept, *(RemainingPath(entry.name, reason) for entry, reason in others))

@@ -10,7 +10,7 @@ from typing import Literal
 from distributary.config import StateFolder
 from distributary.errors import CheckpointDamaged
 from distributary.repair.clean.inventory import CleaningBooks
-from distributary.repair.clean.named import names_of
+from distributary.repair.clean.named import names_of, state_names_of
 from distributary.repair.clean.proof import UNREADABLE, why_keep
 from distributary.running.bronze.bronze_table import hop_1_checkpoint
 from distributary.running.catalog import CatalogEntry, last_part
@@ -88,6 +88,7 @@ def planned(books: CleaningBooks, hop_2: bool = False) -> CleaningDraft:
             plan.kept.append(RemainingPath(target.path, reason))
         else:
             plan.remove.append(target)
+    plan.catalog += state_names_of(books, {t.path for t in plan.remove if t.kind != "checkpoint"})
     plan.kept += [*_others(books, plan), *_logs(books)]
     return plan
 

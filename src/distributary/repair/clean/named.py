@@ -10,6 +10,7 @@ from distributary.names import quoted, quoted_parts
 from distributary.repair.clean.inventory import CleaningBooks
 from distributary.running import wide_views
 from distributary.running.catalog import CatalogEntry, last_part, living_rows, view_name
+from distributary.running.state_names import state_tables
 from distributary.state.ledger import totals
 
 
@@ -32,6 +33,17 @@ def names_of(books: CleaningBooks, removed: Collection[str]) -> Iterator[Catalog
     for path in sorted(removed):
         if path != config.bronze_path:
             yield CatalogEntry(f"{schema}.{quoted(last_part(path))}", path)
+
+
+def state_names_of(books: CleaningBooks, removed: Collection[str]) -> Iterator[CatalogEntry]:
+    """Those of ledger, quarantine and bronze, as far as they go. `removed`: tables and state folders."""
+    if (database := books.config.state_database) is None:
+        return
+    schema = quoted_parts(database)
+    for name, path in {n: p for part in books.parts for n, p in state_tables(part).items()}.items():
+        gone = path in removed or (path != books.config.bronze_path and books.config.state_root in removed)
+        if gone:
+            yield CatalogEntry(f"{schema}.{quoted(name)}", path)
 
 
 def _of_datasets(books: CleaningBooks, removed: Collection[str]) -> Iterator[CatalogEntry]:

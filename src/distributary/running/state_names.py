@@ -1,0 +1,46 @@
+"""Names of what a pipeline keeps beside its tables: ledger, quarantine, the list of change files, bronze."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from distributary.config import Pipeline
+from distributary.running.catalog import name_tables
+from distributary.tables.store import Store
+from distributary.tables.table import Table
+
+
+def state_tables(config: Pipeline) -> dict[str, str]:
+    """Name -> address, of one stream of a pipeline. Spark's own catalog has no names with a dash."""
+    share, folder = config.share, config.state_folder
+    stem = config.pipeline if share is None else f"{config.pipeline}_{share.generation}_{share.name}"
+    named = {f"{stem}_ledger": folder.ledger, f"{stem}_quarantine": folder.quarantine}
+    if config.source.reads_files:
+        named[f"{stem}_files"] = folder.files
+    if config.bronze_table is not None:
+        named[f"{config.pipeline}_bronze"] = config.bronze_table
+    return {name.replace("-", "_"): path for name, path in named.items()}
+
+
+class StateNames:
+    """Gives each of these tables its name in `state_database`, once in a run, as soon as it is there."""
+
+    def __init__(self, spark: SparkSession, config: Pipeline, store: Store) -> None:
+        self._spark, self._config, self._store = spark, config, store
+        self._left = {} if config.state_database is None else state_tables(config)
+
+    def give(self) -> None:
+        """After a batch. Raises CatalogDown."""
+        if not self._left or self._config.state_database is None:
+            return
+        there = {name: path for name, path in self._left.items() if self._is_there(path)}
+        if there:
+            name_tables(self._spark, self._config.tables, self._config.state_database, there)
+        self._left = {name: path for name, path in self._left.items() if name not in there}
+
+    def _is_there(self, path: str) -> bool:
+        """Nothing but a name depends on it, so what cannot be opened now is asked for after the next batch."""
+        try:
+            return Table(path, self._store).open() is not None
+        except OSError:
+            return False

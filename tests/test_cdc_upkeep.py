@@ -139,6 +139,26 @@ def test_old_tombstones_go_and_later_events_that_cannot_be_judged_are_kept_aside
     shop.check()
 
 
+@on_spark
+def test_spark_takes_old_tombstones_out_of_tables_that_only_it_may_write_and_joins_their_files(lake: Path) -> None:
+    rules = {"tombstone_retention": "3 days", "properties": {"delta.enableRowTracking": "true"}}
+    shop = Shop(lake, tables=rules, maintenance={"min_files": 1, "vacuum_after": "0 seconds"})
+    shop.send(change(ORDERS, "DELETE", order(1, "new"), 100), change(ORDERS, "DELETE", order(2, "x"), 700, sec=5 * DAY))
+    shop.run()
+    shop.send(change(ORDERS, "INSERT", order(3, "new"), 800, sec=6 * DAY))
+    shop.run()
+    assert shop.entry("shop.orders").engine == "spark"
+    done = {d.table.rsplit("/", 1)[-1]: d for d in maintain(shop.config)}
+    for name, purged in (("shop_orders", 1), ("shop_orders_log", 0)):
+        assert (done[name].purged, done[name].skipped, done[name].files_after) == (purged, None, 1)
+        assert len(list((lake / "lake" / name).glob("*.parquet"))) == 1, "what was replaced is away"
+    assert sorted(shop.merged("shop_orders").column("id").to_pylist()) == [2, 3]
+    shop.send(change(ORDERS, "UPDATE-INSERT", order(1, "late"), 50, sec=1))
+    shop.run()
+    assert (shop.living("shop_orders"), shop.reasons()) == ([(3, "new")], {"LATE_EVENT": 1})
+    shop.check()
+
+
 def test_one_event_of_a_clock_that_is_ahead_purges_nothing_and_makes_nothing_late(lake: Path) -> None:
     shop = Sparkless(lake)
     now = int(time.time()) - START_MS // 1000 - 600
@@ -316,12 +336,17 @@ def test_a_view_shows_the_living_rows_by_name(lake: Path) -> None:
 
 @on_spark
 def test_clean_takes_the_names_and_the_view_but_none_that_stands_for_something_else(lake: Path) -> None:
-    shop = Shop(lake, tables={"database": "shop_names", "view": "{table}_now"})
+    shop = Shop(lake, tables={"database": "shop_names", "view": "{table}_now"}, state_database="shop_state")
     users = mysql_table("users", {"id": INTEGER, "name": STRING})
     shop.send(change(ORDERS, "INSERT", order(1, "new"), 100), change(users, "INSERT", {"id": 1, "name": "Ann"}, 200))
     shop.run()
     spark = session_of(shop.config)
     try:
+        assert {row.tableName for row in spark.sql("SHOW TABLES IN shop_state").collect()} == {
+            "shop_ledger",
+            "shop_files",
+        }
+        assert spark.table("shop_state.shop_ledger").where("route = 'shop.users'").count() == 1
         # The neighbour has taken two of the names for something of its own since.
         spark.sql("CREATE OR REPLACE VIEW shop_names.users_now AS SELECT 1 AS mine")
         spark.sql("DROP TABLE shop_names.shop_users_log")
@@ -329,7 +354,9 @@ def test_clean_takes_the_names_and_the_view_but_none_that_stands_for_something_e
         done = apply(forget_names(clean(shop.config)))
         left = {row.tableName for row in spark.sql("SHOW TABLES IN shop_names").collect()}
         assert left == {"users_now", "shop_users_log"}
+        assert spark.sql("SHOW TABLES IN shop_state").count() == 0
         assert {entry.name.split(".")[-1] for entry in done.catalog} == {
+            *("`shop_ledger`", "`shop_files`"),
             "`orders_now`",
             "`shop_orders`",
             "`shop_orders_log`",
@@ -339,7 +366,8 @@ def test_clean_takes_the_names_and_the_view_but_none_that_stands_for_something_e
         assert "says something else" in reasons["`users_now`"] and "a view" in reasons["`shop_users_log`"]
         assert not (lake / "lake" / "shop_users_log").exists(), "the table itself is ours, by whatever name"
     finally:
-        spark.sql("DROP DATABASE IF EXISTS shop_names CASCADE")
+        for database in ("shop_names", "shop_state"):
+            spark.sql(f"DROP DATABASE IF EXISTS {database} CASCADE")
 
 
 def test_a_plan_says_what_a_run_would_do_and_writes_nothing(lake: Path) -> None:

@@ -41,7 +41,7 @@ from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.purge import purge_vectors
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.snapshot import Owner, Snapshot
-from distributary.tables.spark_upkeep import compact_by_spark, vacuum_by_spark
+from distributary.tables.spark_upkeep import compact_by_spark, purge_by_spark, vacuum_by_spark
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.vacuum import vacuum
@@ -74,6 +74,8 @@ Oldest = Callable[[], int | None]
 """`oldest_waiting_ms`, asked once, and only when something could be purged: it lists the whole source."""
 Spark = Callable[[], SparkSession]
 """A session, asked for only where delta-rs must not write a table."""
+Purge = Callable[[Snapshot, int, str], int]
+"""As `purge`."""
 
 
 @dataclass(frozen=True)
@@ -196,11 +198,12 @@ class Carer:
         by_spark = spark_needed(opened, table.partitioned_by) is not None
         if not by_spark:
             opened.keep_owner()
-            if table.merged is not None:
-                _purge(opened, self.config, table.merged, self._oldest(table.route), upkeep)
-            if self.config.tables.merge == "merge_on_read":
-                purge_vectors(Snapshot(table.uri, self.store))
-            opened.refresh()
+        if table.merged is not None:
+            remove = partial(_purge_by_spark, self._spark) if by_spark else purge
+            _purge(opened, self.config, table.merged, self._oldest(table.route), upkeep, remove)
+        if not by_spark and self.config.tables.merge == "merge_on_read":
+            purge_vectors(Snapshot(table.uri, self.store))
+        opened.refresh()
         upkeep.files_before = upkeep.files_after = len(opened.addresses())
         if table.joins and upkeep.files_before > rules.min_files:
             opened = self._compact(opened, by_spark, rules.target_file_size)
@@ -246,8 +249,8 @@ def _purges(config: Pipeline) -> bool:
     return config.holds_changes or is_given(config.tables, "tombstone_retention")
 
 
-def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, upkeep: Maintained) -> None:
-    """Remove old tombstones of a merged table. Raises CommitConflict, TableFault, OSError."""
+def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, upkeep: Maintained, remove: Purge) -> None:
+    """Remove old tombstones of a merged table. Raises CommitConflict, TableFault, SparkEngineError, OSError."""
     newest = _newest_ms(table)
     if newest is None:
         return
@@ -268,7 +271,7 @@ def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, upke
         limit, upkeep.held = waiting, f"{what} that are as old"
         if not _has_older(table, limit):
             return
-    upkeep.purged = purge(table, limit, HORIZON if config.holds_changes else PURGED_OF_MESSAGES)
+    upkeep.purged = remove(table, limit, HORIZON if config.holds_changes else PURGED_OF_MESSAGES)
 
 
 def oldest_aside_ms(config: Pipeline, store: Store, route: str) -> int | None:
@@ -299,6 +302,10 @@ def purge(table: Snapshot, limit: int, name: str = HORIZON) -> int:
     when = old.as_py().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     moment = f"arrow_cast('{when}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
     return table.delete(f"{DELETED} = true AND {DELETED_AT} < {moment}")
+
+
+def _purge_by_spark(spark: Spark, table: Snapshot, limit: int, name: str) -> int:
+    return purge_by_spark(spark(), table.uri, limit, name)
 
 
 def _newest_ms(table: Snapshot) -> int | None:

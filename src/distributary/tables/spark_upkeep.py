@@ -1,4 +1,5 @@
-"""Upkeep by Spark, of tables that delta-rs must not write: the same joining of files, the same vacuum."""
+"""Upkeep by Spark, of tables that delta-rs must not write: the same joining of files, the same vacuum, and tombstones
+that are old go as elsewhere (`running.maintain`)."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from collections.abc import Mapping
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from distributary.names import quoted
+from distributary.names import literal, quoted
 from distributary.tables.faults import CommitConflict
+from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.spark_engine import SparkEngineError, first_line
 
 _OPTIMIZE = "spark.databricks.delta.optimize."
@@ -29,12 +31,25 @@ def vacuum_by_spark(spark: SparkSession, uri: str, hours: float, *, enforce: boo
     _run(spark, f"VACUUM delta.{quoted(uri)} RETAIN {int(hours)} HOURS", {_CHECK: str(enforce).lower()})
 
 
-def _run(spark: SparkSession, command: str, conf: Mapping[str, str]) -> None:
+def purge_by_spark(spark: SparkSession, uri: str, limit: int, name: str) -> int:
+    """Remove tombstones from before `limit` (ms), which the table's property `name` says first; how many.
+
+    Raises CommitConflict, SparkEngineError.
+    """
+    _run(spark, f"ALTER TABLE delta.{quoted(uri)} SET TBLPROPERTIES ({literal(name)} = '{limit}')", {})
+    return _run(
+        spark, f"DELETE FROM delta.{quoted(uri)} WHERE {DELETED} AND {DELETED_AT} < timestamp_millis({limit})", {}
+    )
+
+
+def _run(spark: SparkSession, command: str, conf: Mapping[str, str]) -> int:
+    """What the command answers, where that is a number of rows."""
     own = spark.newSession()  # settings are a session's, and a stream's batches have theirs
     for name, value in conf.items():
         own.conf.set(name, value)
     try:
-        own.sql(command).collect()
+        rows = own.sql(command).collect()
     except PySparkException as e:
         text = first_line(e)
         raise CommitConflict(text) if "DELTA_CONCURRENT" in text else SparkEngineError(text) from e
+    return int(rows[0]["num_affected_rows"]) if rows and "num_affected_rows" in rows[0] else 0

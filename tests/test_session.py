@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from distributary.errors import Exit, JavaMissing, SparkNotStarted
+from distributary.errors import EnvironmentFault, Exit, JavaMissing, SparkNotStarted
 from distributary.spark import launcher, session
 from distributary.spark.launcher import Jars, explained
 
@@ -168,6 +168,15 @@ def test_without_java_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(session, "find_java", missing)
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     with pytest.raises(JavaMissing):
+        session.build_session("app")
+
+
+@pytest.mark.parametrize("name", ["SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE"])
+def test_where_spark_is_a_connect_server_a_run_is_refused_in_words(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv(name, "sc://serverless")
+    with pytest.raises(EnvironmentFault, match=r"serverless compute.*dedicated access mode.*docs/sink\.md"):
         session.build_session("app")
 
 

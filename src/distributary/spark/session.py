@@ -90,6 +90,14 @@ START_CONF = RUNTIME_CONF | {
     **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENV.items()},
 }
 
+CONNECT = {"SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE"}
+"""Variables of a process whose Spark is that of a Spark Connect server; pyspark's, and so Databricks'."""
+_NO_JVM = (
+    "Spark is reached by Spark Connect here (serverless compute, standard access mode), and a run needs a driver of "
+    "its own: take dedicated access mode, as `distributary workflow databricks` does, or write the rows by "
+    'format("distributary"), which needs none (docs/sink.md)'
+)
+
 LOCAL_CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -133,12 +141,15 @@ def build_session(
     Raises:
         JavaMissing: there is no Java 17 or 21.
         SparkNotStarted: the JVM or the context did not start; says why and what to do.
-        EnvironmentFault: the session that is there has no Delta, or there is none for the installed Spark.
+        EnvironmentFault: the session that is there has no Delta, or is Spark Connect's, or there is none for the
+            installed Spark.
     """
     asked_conf = dict(conf or {})
     environ = environment()
     if SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in environ:
         return _adopted(app, asked_conf)
+    if CONNECT & environ.keys():
+        raise EnvironmentFault(detail=_NO_JVM)
     check_spark(pyspark.__version__)
     master = master or asked_conf.get("spark.master") or "local[*]"
     settings = _settings(app, master, asked_conf, local_state=local_state)

@@ -148,6 +148,25 @@ def test_a_good_file_is_called_valid(file: Path, capsys: pytest.CaptureFixture[s
     assert "valid: pipeline games" in capsys.readouterr().out
 
 
+def test_a_file_can_be_checked_where_nobody_has_its_secrets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOBODY_HAS_THIS", raising=False)
+    file = tmp_path / "games.yaml"
+    security = '{protocol: SASL_SSL, mechanism: PLAIN, username: games, password: "${env:NOBODY_HAS_THIS}"}'
+    text = (
+        f'pipeline: games\nsource: {{type: kafka, bootstrap_servers: "b:9092", topic: e, security: {security}}}\n'
+        'registry: {url: "${env:NOBODY_HAS_THIS}"}\ntables: {root: s3a://lake/silver}\n'
+    )
+    file.write_text(text)
+    assert execute(["check", str(file)]) == Exit.BAD_INPUT
+    assert execute(["check", str(file), "--without-secrets"]) == Exit.OK
+    file.write_text(text.replace("PLAIN", "PLANE"))
+    capsys.readouterr()
+    assert execute(["check", str(file), "--without-secrets"]) == Exit.BAD_INPUT
+    assert "source.security.mechanism" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", ["check", "plan", "run", "status", "verify", "replay", "clean"])
 def test_an_unknown_key_is_one_line_with_exit_2_before_anything_starts(verb: str, file: Path) -> None:
     file.write_text(file.read_text().replace("tables:", "tabels:"))

@@ -92,6 +92,9 @@ def check(
             "--from-env", help="Print a pipeline file made from the environment variables of the Scala connector."
         ),
     ] = False,
+    without_secrets: Annotated[
+        bool, typer.Option("--without-secrets", help="Leave references such as ${env:NAME} unread, as in CI.")
+    ] = False,
 ) -> None:
     """Check a pipeline file; start nothing.
 
@@ -106,7 +109,7 @@ def check(
 
         say(from_environment(environment()).text().rstrip())
         return
-    config = load_file(file)
+    config = load_file(file, secrets=not without_secrets)
     if any(config.tables.row_settings_of(route)[:2] != ([], None) for route in ("", *config.tables.routes)):
         from distributary.config.loading import line_of
         from distributary.schemas.row_sql import check_sql
@@ -341,10 +344,10 @@ def clean(
     say_json({"done": yes, **cleaning.to_json()}) if as_json else show(clean_text(cleaning, is_removed=yes))
 
 
-def load_file(file: Path) -> Pipeline:
+def load_file(file: Path, *, secrets: bool = True) -> Pipeline:
     from distributary.config import load
 
-    config = load(file)
+    config = load(file, secrets=secrets)
     of_process(pipeline=config.pipeline)
     return config
 

@@ -79,6 +79,14 @@ def test_where_a_value_goes_does_not_change_when_its_table_may_not_be_widened_an
     assert other.slots == again.slots
 
 
+def test_values_that_have_a_second_column_of_their_own_stay_in_it_where_another_could_grow_for_them() -> None:
+    """Found by the law above."""
+    integral, exact = (schema(b=array(array(pa.decimal128(*digits)))) for digits in ((20, 0), (5, 2)))
+    first = evolve(schema(b=INT), [integral, exact], Policy(can_widen=False))
+    again = evolve(first.schema, [integral, exact], Policy())
+    assert (again.schema, again.changed, again.slots) == (first.schema, False, first.slots)
+
+
 @given(schemas(), st.lists(schemas(), max_size=3), policies)
 def test_a_column_is_never_dropped_renamed_or_moved(
     table: pa.Schema, incoming: list[pa.Schema], policy: Policy

@@ -187,8 +187,7 @@ class _Columns:
             return self._add(new, name, way)
         way = self._way_into(place, new)
         if way is not None:
-            second = self._second_column(place, new, name)
-            return self._enter(new, place, way) if second is None else self._enter(new, *second)
+            return self._enter(new, *(self._second_column(place, new, name) or (place, way)))
         if self.policy.type_change in ("quarantine", "freeze"):
             return Slot(new.name, None, reject=Reason.TYPE_CONFLICT)
         return self._beside(new, name)
@@ -224,9 +223,8 @@ class _Columns:
                     return Slot(new.name, None, reject=Reason.TOO_MANY_COLUMNS)
                 if place is None:
                     return self._add(new, name, fresh)
-                way = self._way_into(place, new)
-                if way is not None:
-                    return self._enter(new, place, way)
+                if (way := self._way_into(place, new)) is not None:
+                    return self._enter(new, *(self._second_column(place, new, column) or (place, way)))
         raise AssertionError("names do not end")
 
     def _second_column(self, place: int, new: pa.Field, column: str) -> tuple[int, _Way] | None:

@@ -28,8 +28,8 @@ ROWS = pa.table({"n": pa.array([1, 2], pa.int64())})
 
 @pytest.fixture
 def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A table of one commit, none of whose versions is a checkpoint's turn unless a test says so."""
-    monkeypatch.setattr("distributary.tables.tip.checkpoint_due", lambda *_: False)
+    """A table of one commit, none of whose versions is a checkpoint's turn."""
+    monkeypatch.setattr("distributary.tables.checkpoints.checkpoint_due", lambda *_: False)
     commit(str(tmp_path / "a"), 0)
     return str(tmp_path / "a")
 
@@ -143,7 +143,7 @@ def test_a_commit_that_is_damaged_is_nobodys(text: bytes) -> None:
 @pytest.fixture
 def in_s3(s3: S3, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Store]:
     """As `uri`, in an object store."""
-    monkeypatch.setattr("distributary.tables.tip.checkpoint_due", lambda *_: False)
+    monkeypatch.setattr("distributary.tables.checkpoints.checkpoint_due", lambda *_: False)
     bucket = s3.bucket()
     store = Store(dict(bucket.options))
     uri = f"s3a://{bucket.name}/lake/a b"
@@ -209,8 +209,7 @@ def test_a_store_without_conditional_puts_is_left_to_delta_rs(uri: str, options:
     assert not append_on_tip(uri, tip(0), [], Txn("s", 1), Store(options))
 
 
-def test_a_store_that_is_away_or_refuses_is_left_to_delta_rs_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distributary.tables.tip.checkpoint_due", lambda *_: False)
+def test_a_store_that_is_away_or_refuses_is_left_to_delta_rs_to_say() -> None:
     nobody = {"aws_endpoint_url": "http://127.0.0.1:1", "aws_allow_http": "true", "aws_region": "us-east-1"}
     keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
     assert not append_on_tip("s3://bucket/a", tip(0), [], Txn("s", 1), Store(nobody | keys))
@@ -231,20 +230,36 @@ def test_a_tip_keeps_the_whole_schema() -> None:
 
 
 def test_however_long_a_stream_runs_readers_replay_few_commits(tmp_path: Path) -> None:
-    """By turns of tip and delta-rs, as a stream's batches go: a checkpoint at least every `CHECKPOINT_COMMITS`."""
+    """A checkpoint every `CHECKPOINT_COMMITS`, for which no batch has to open the table first."""
     uri = str(tmp_path / "a")
-    version, opened = commit(uri, 0), 1
+    commit(uri, 0)
     for batch in range(1, 3 * CHECKPOINT_COMMITS):
-        assert version is not None
-        if append_on_tip(uri, tip(version), [file_of(uri)], Txn("s", batch), STORE):
-            version += 1
-        else:
-            version, opened = commit(uri, batch), opened + 1
+        assert append_on_tip(uri, tip(batch - 1), [file_of(uri)], Txn("s", batch), STORE)
     checkpoints = sorted(int(p.name.split(".")[0]) for p in (tmp_path / "a/_delta_log").glob("*.checkpoint.parquet"))
     assert len(checkpoints) in (2, 3)  # whose turn it is depends on the folder's name
     assert {b - a for a, b in pairwise(checkpoints)} == {CHECKPOINT_COMMITS}
-    assert opened == 1 + len(checkpoints)
-    assert count(uri) == 2 * 3 * CHECKPOINT_COMMITS
+    assert (count(uri), DeltaTable(uri).version()) == (2 * 3 * CHECKPOINT_COMMITS, 3 * CHECKPOINT_COMMITS - 1)
+
+
+def test_a_commit_that_has_become_empty_is_not_made_to_last_by_a_checkpoint(tmp_path: Path) -> None:
+    """The table is opened in its turn, and whoever opens it says what is wrong."""
+    uri = str(tmp_path / "a")
+    commit(uri, 0)
+    assert append_on_tip(uri, tip(0), [file_of(uri)], Txn("s", 1), STORE)
+    (tmp_path / "a/_delta_log" / f"{0:020d}.json").write_bytes(b"")
+    taken = [batch for batch in range(2, CHECKPOINT_COMMITS + 2) if _taken(uri, batch)]
+    assert len(taken) < CHECKPOINT_COMMITS
+    assert not list((tmp_path / "a/_delta_log").glob("*.checkpoint.parquet"))
+
+
+def _taken(uri: str, batch: int) -> bool:
+    return append_on_tip(uri, tip(batch - 1), [file_of(uri)], Txn("s", batch), STORE)
+
+
+def test_a_table_that_is_gone_in_its_turn_is_not_continued(tmp_path: Path) -> None:
+    turn = [b for b in range(CHECKPOINT_COMMITS) if not tip(b).leads(str(tmp_path / "a"), STORE)]
+    assert len(turn) == 1
+    assert not append_on_tip(str(tmp_path / "a"), tip(turn[0]), [], Txn("s", turn[0] + 1), STORE)
 
 
 def test_tables_take_turns_at_their_checkpoints() -> None:

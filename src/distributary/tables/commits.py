@@ -76,9 +76,12 @@ def commit_text(
     return _lines(actions)
 
 
+_UNESCAPED = json.JSONEncoder(ensure_ascii=False)
+
+
 def _lines(actions: Iterable[Mapping[str, Any]]) -> bytes:
     """Without escaped pairs: delta-rs (1.6.6) takes those of U+20000 and above for other characters."""
-    return "".join(json.dumps(action, ensure_ascii=False) + "\n" for action in actions).encode()
+    return "".join(_UNESCAPED.encode(action) + "\n" for action in actions).encode()
 
 
 def put_commit(uri: str, store: Store, version: int, text: bytes) -> bool:

@@ -70,6 +70,7 @@ def write_data_file(table_uri: str, rows: pa.Table, store: Store) -> DataFile:
     Raises OSError when the store refuses it. A file whose commit never comes is an orphan that vacuum removes.
     """
     name = f"part-{uuid.uuid4().hex}.{codec_of(rows.schema)}.parquet"
+    leaves = tuple(_leaves(rows.schema))
     sink = pa.BufferOutputStream()
     collected: list[pq.FileMetaData] = []
     pq.write_table(
@@ -77,12 +78,12 @@ def write_data_file(table_uri: str, rows: pa.Table, store: Store) -> DataFile:
         sink,
         metadata_collector=collected,
         store_schema=False,
-        write_statistics=_columns_with_bounds(rows),
+        write_statistics=_columns_with_bounds(rows, leaves),
         **packing(rows.schema, _columns_with_dictionary(rows)),
     )
     body = sink.getvalue()
     store.put(table_uri, name, body)
-    return DataFile(name, body.size, rows.num_rows, _stats(collected[0], rows), int(time.time() * 1000))
+    return DataFile(name, body.size, rows.num_rows, _stats(collected[0], rows, leaves), int(time.time() * 1000))
 
 
 # -- statistics --------------------------------------------------------------------------------------------
@@ -91,18 +92,19 @@ _Json = dict[str, Any]
 """Nested by column path; a leaf is JSON text already, for a decimal has no exact float."""
 
 
-def _stats(meta: pq.FileMetaData, rows: pa.Table) -> str:
+def _stats(meta: pq.FileMetaData, rows: pa.Table, leaves: Sequence[_Leaf]) -> str:
     """Every bound that is safe: where a column has none, a filter of deltalake's `to_pandas` or `to_pyarrow_dataset`
     (1.6.6) compares with null, and finds no row of the file."""
     lows: _Json = {}
     highs: _Json = {}
     nulls: _Json = {}
     counted: set[tuple[str, ...]] = set()
-    for index, leaf in enumerate(_leaves(rows.schema)):
+    row_groups = [meta.row_group(g) for g in range(meta.num_row_groups)]
+    for index, leaf in enumerate(leaves):
         counted.add(leaf.within or leaf.path)
         if len(counted) > INDEXED_COLUMNS:
             break
-        groups = [meta.row_group(g).column(index).statistics for g in range(meta.num_row_groups)]
+        groups = [row_group.column(index).statistics for row_group in row_groups]
         if leaf.within or not groups or any(s is None for s in groups):
             continue
         if all(s.has_null_count for s in groups):
@@ -191,16 +193,16 @@ def _parquet_names(fields: Iterable[pa.Field], path: str = "") -> Iterator[str]:
             yield full_name
 
 
-def _columns_with_bounds(rows: pa.Table) -> bool | list[str]:
+def _columns_with_bounds(rows: pa.Table, leaves: Sequence[_Leaf]) -> bool | list[str]:
     """True for all; else the Parquet columns that may have bounds: those without a NaN.
 
     Arrow's bounds pass over NaN, but to Spark and DataFusion NaN is larger than any number: `x > 5` would skip it.
     """
-    leaves = [leaf for leaf in _leaves(rows.schema) if not leaf.within]
-    unbounded = {".".join(leaf.path) for leaf in leaves if _has_nan(rows, leaf)}
+    single = [leaf for leaf in leaves if not leaf.within]
+    unbounded = {".".join(leaf.path) for leaf in single if _has_nan(rows, leaf)}
     if not unbounded:
         return True
-    return sorted({".".join(leaf.path) for leaf in leaves} - unbounded)
+    return sorted({".".join(leaf.path) for leaf in single} - unbounded)
 
 
 def _has_nan(rows: pa.Table, leaf: _Leaf) -> bool:
@@ -233,9 +235,12 @@ def _high(value: Any, kind: pa.DataType) -> str | None:
     return None if above is None else _quoted(above)
 
 
+_UNESCAPED = json.JSONEncoder(ensure_ascii=False)
+
+
 def _quoted(text: str) -> str:
     """As JSON without escaped pairs: delta-rs (1.6.6) takes those of U+20000 and above for other characters."""
-    return json.dumps(text, ensure_ascii=False)
+    return _UNESCAPED.encode(text)
 
 
 def _above(prefix: str) -> str | None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import count
 from typing import Literal
 
@@ -33,6 +34,8 @@ from distributary.tables.column_names import folded, home, leaves, type_text, ty
 from distributary.tables.comments import comment_of, commented, commented_anew
 from distributary.tables.common_types import common_type
 
+KEPT, KEPT_BYTES = 2_048, 16_384
+"""Answers of `evolve` that a process keeps: a batch asks what the one before it asked. Not those of wider schemas."""
 _NUMBER, _NAME = b"number", b"name"
 """What a field says of where it comes from (`schemas.protobuf.columns`)."""
 
@@ -97,6 +100,26 @@ def evolve(table: pa.Schema | None, incoming: Sequence[pa.Schema], policy: Polic
     A table that does not exist yet takes every column and the widest type, whatever the policy says. Types that cannot
     share a column are treated as the policy says even then: a replay finds the table, and must decide the same.
     """
+    known, brought = None if table is None else _Keyed.of(table), tuple(map(_Keyed.of, incoming))
+    size = sum(len(keyed.text) for keyed in (known, *brought) if keyed is not None)
+    return (_evolved if size <= KEPT_BYTES else _evolved.__wrapped__)(known, brought, policy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keyed:
+    """A schema that is equal only with what its fields say of themselves (their metadata), unlike pyarrow's."""
+
+    text: bytes
+    schema: pa.Schema = field(compare=False)
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> _Keyed:
+        return cls(schema.serialize().to_pybytes(), schema)
+
+
+@lru_cache(KEPT)
+def _evolved(known: _Keyed | None, brought: tuple[_Keyed, ...], policy: Policy) -> Evolution:
+    table, incoming = None if known is None else known.schema, [keyed.schema for keyed in brought]
     rules = policy if table is not None else replace(policy, new_column="add", is_new=True)
     before = list(table) if table is not None else []
     fields, slots = before, []
@@ -333,26 +356,6 @@ def _widened(
         yield from _widened(old.item_type, new.item_type, (*path, "value"))
     elif old != new:
         yield path, new
-
-
-def types_before(before: pa.Schema, after: pa.Schema) -> pa.Schema:
-    """`after` with every leaf that `before` has still in its old type: what is new of it are columns only."""
-    return pa.schema([_narrow(new, before) for new in after])
-
-
-def _narrow(new: pa.Field, before: Iterable[pa.Field]) -> pa.Field:
-    old = next((earlier for earlier in before if earlier.name == new.name), None)
-    return new if old is None else new.with_type(_old_type(old.type, new.type))
-
-
-def _old_type(old: pa.DataType, new: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(old):
-        return pa.struct([_narrow(inner, old) for inner in new])
-    if pa.types.is_list(old):
-        return pa.list_(new.value_field.with_type(_old_type(old.value_type, new.value_type)))
-    if pa.types.is_map(old):
-        return pa.map_(new.key_type, new.item_field.with_type(_old_type(old.item_type, new.item_type)))
-    return old
 
 
 def widened_in_words(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> dict[str, str]:

@@ -25,10 +25,11 @@ import pyarrow.compute as pc
 from distributary.changes.reduce import Places, Reduced
 from distributary.tables.checkpoints import checkpoint_in_turn
 from distributary.tables.commits import RemovedFile, commit_text, put_commit
+from distributary.tables.common_types import types_before
 from distributary.tables.conform import conform
 from distributary.tables.datafile import DataFile
 from distributary.tables.engines import in_place, spark_needed
-from distributary.tables.evolve import Evolution, Policy, evolve, types_before
+from distributary.tables.evolve import Evolution, Policy, evolve
 from distributary.tables.faults import CommitConflict
 from distributary.tables.merge_files import FileWriter, LiveFile, Reader, Unit, live_files, may_hold, rewrite
 from distributary.tables.merge_on_read import TINY_BYTES, Marked, MergePlan, OnRead, is_for_marks

@@ -53,9 +53,11 @@ class Store:
         """Write one new object. Raises OSError (also for what an object store refuses)."""
         local = local_path(folder)
         if local is not None:
-            local.mkdir(parents=True, exist_ok=True)
-            with open(local / name, "wb") as file:
-                file.write(body)
+            try:
+                _write(local / name, body)
+            except FileNotFoundError:
+                local.mkdir(parents=True, exist_ok=True)
+                _write(local / name, body)
             return
         # deltalake 1.6.6 takes `bytes` only, and pyarrow passes them on only out of a buffer of its own.
         with filesystem(folder, self).open_output_stream(name, buffer_size=len(body) + 1) as stream:
@@ -103,6 +105,11 @@ class Store:
             return
         with contextlib.suppress(FileNotFoundError):
             filesystem(folder, self).delete_file(name)
+
+
+def _write(path: Path, body: pa.Buffer | bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(body)
 
 
 def catalog_of(unity: Unity) -> UnityCatalog:

@@ -27,9 +27,10 @@ from distributary.errors import TableCollision
 from distributary.errors.border import contained
 from distributary.tables.checkpoints import checkpoint_in_turn
 from distributary.tables.commits import OVERWRITE, commit_text, first_commit, put_commit
+from distributary.tables.common_types import types_before
 from distributary.tables.datafile import DataFile, write_data_file
 from distributary.tables.edge import edge
-from distributary.tables.evolve import Evolution, Policy, evolve, types_before
+from distributary.tables.evolve import Evolution, Policy, evolve
 from distributary.tables.faults import CommitConflict
 from distributary.tables.log_adds import places_of
 from distributary.tables.put_once import PUTS, cannot_put_once

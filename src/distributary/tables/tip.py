@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from distributary.tables.checkpoints import checkpoint_due
+from distributary.tables.checkpoints import checkpoint_due, checkpoint_in_turn
 from distributary.tables.commits import APPEND, carries, commit_text, put_commit, read_commit
 from distributary.tables.datafile import DataFile
+from distributary.tables.log_folder import empty_commit
 from distributary.tables.put_once import cannot_put_once
 from distributary.tables.snapshot import Txn
 from distributary.tables.store import Store
@@ -42,25 +43,37 @@ class Tip:
         return replace(self, version=self.version + 1, txn=txn)
 
     def leads(self, uri: str, store: Store) -> bool:
-        """Can the next version of the table at `uri` be committed without opening it? Not one that is checkpointed."""
-        return not checkpoint_due(uri, self.version + 1) and cannot_put_once(uri, store) is None
+        """Can the next version of the table at `uri` be committed without opening it? Not where one of its commits is
+        empty: who opens it says so. That is looked for with each checkpoint, which would make the loss last."""
+        return cannot_put_once(uri, store) is None and (not checkpoint_due(uri, self.version + 1) or _is_whole(uri))
 
     def arrow_schema(self) -> pa.Schema:
         return pa.ipc.read_schema(pa.py_buffer(self.schema))
 
 
 def append_on_tip(uri: str, tip: Tip, files: Sequence[DataFile], txn: Txn, store: Store) -> bool:
-    """Commit `files` as version `tip.version + 1`; False when that cannot be done without opening the table.
+    """Commit `files` as version `tip.version + 1`, and checkpoint it where it is the table's turn; False when that
+    cannot be done without opening the table.
 
     Also False where the store refuses or is away: an error does not say that nothing was written, and who opens the
     table finds out.
     """
     if not tip.leads(uri, store):
         return False
-    rows = sum(file.rows for file in files)
+    version, rows = tip.version + 1, sum(file.rows for file in files)
     text = commit_text(tip.version, txn, files, rows=rows, about=APPEND)
     try:
         before = read_commit(uri, store, tip.version)
-        return before is not None and carries(before, tip.txn) and put_commit(uri, store, tip.version + 1, text)
+        if before is None or not carries(before, tip.txn) or not put_commit(uri, store, version, text):
+            return False
+    except OSError:
+        return False
+    checkpoint_in_turn(uri, version, store)
+    return True
+
+
+def _is_whole(uri: str) -> bool:
+    try:
+        return empty_commit(uri) is None
     except OSError:
         return False

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distributary.changes.digit_rows import uuid_parts
 from distributary.changes.digits import WIDTH
 from distributary.changes.model import METADATA_TYPE
 from distributary.changes.sequence import OrderSettings, sequence_numbers, standing
@@ -29,6 +30,7 @@ def ascending(found: Sequence[str]) -> bool:
     return all(a < b for a, b in itertools.pairwise(found))
 
 
+HEX = set("0123456789abcdef")
 ROW: dict[str, Any] = {"id": 1, "value": "a"}
 
 
@@ -77,6 +79,32 @@ def test_in_mysql_a_later_reading_of_one_binlog_event_holds_whatever_its_counter
     # In one millisecond nobody knows, but everybody takes the same one.
     pair = [read(255, "UPDATE-INSERT"), read(0, "UPDATE-DELETE", other)]
     assert sorted(numbers(*pair)) == sorted(numbers(*reversed(pair)))
+
+
+TEXTS = st.one_of(
+    st.text("0123456789abcdefABCDEF-xé", min_size=0, max_size=40),
+    st.uuids().map(str),
+    st.uuids().map(lambda uuid: uuid.hex.upper()),
+    st.uuids().map(lambda uuid: str(uuid).replace("-", "0-", 1).replace("-", "", 1)[:36]),
+    st.tuples(st.uuids(), st.integers(0, 35), st.sampled_from("gG-")).map(
+        lambda one: str(one[0])[: one[1]] + one[2] + str(one[0])[one[1] + 1 :]
+    ),
+)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.sampled_from(["", "-", "no uuid at all"]))
+def test_a_uuid_says_the_same_in_any_company(uuids: list[str], odd: str) -> None:
+    """Among uuids of one form it is read by other code than beside one that has none."""
+    together = uuid_parts(pa.array(uuids))
+    beside = uuid_parts(pa.array([*uuids, odd, None]))
+    for part, wider in zip(together, beside, strict=True):
+        assert part.tolist() == wider[:-2].tolist()
+    for uuid, reading, counter in zip(uuids, *(part.tolist() for part in together), strict=True):
+        plain = uuid.replace("-", "").lower()
+        is_uuid = len(plain) == 32 and set(plain) <= HEX
+        assert bytes(reading).decode() == (plain[:7] if is_uuid else "0" * 7)
+        ends = uuid[-8:].lower()
+        assert bytes(counter).decode() == (ends if len(ends) == 8 and set(ends) <= HEX else "0" * 8)
 
 
 def test_oracle_orders_by_scn_then_rs_id_as_hex_then_ssn() -> None:

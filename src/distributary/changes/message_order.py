@@ -19,8 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.changes.digit_rows import hex_digits, texts_of
 from distributary.changes.digits import FIRST_LAYOUT, PREFIX, WIDTH, ZERO, Bytes
-from distributary.changes.sequence import Sequences, hex_digits, texts_of
+from distributary.changes.sequence import Sequences
 
 TEXT_BYTES = 32
 """The longest text that can say which message is newer: as long as any way to write a time."""

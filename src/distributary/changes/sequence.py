@@ -35,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,6 +43,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.changes.digit_rows import fixed, hex_digits, texts_of, uuid_parts
 from distributary.changes.digits import FIRST_LAYOUT, LAYOUTS, METADATA, PREFIX, WIDTH, ZERO, Bytes, in_todays_layout
 
 REPAIR_MARGIN_MS = int(timedelta(hours=1).total_seconds() * 1000)
@@ -159,7 +161,7 @@ def standing(numbers: Any, source_timestamp: Any, is_backfill: Any, settings: Or
     ours = pc.fill_null(pc.equal(pc.binary_length(texts), WIDTH), False)
     if not pc.all(ours).as_py():
         texts = pc.if_else(ours, texts, "0" * WIDTH)
-    digits = in_todays_layout(_fixed(texts, WIDTH), settings.kind)
+    digits = in_todays_layout(fixed(texts, WIDTH), settings.kind)
     if not settings:
         return np.ndarray((rows,), f"S{WIDTH - PREFIX}", digits, PREFIX, (WIDTH,))
     prefix = settings.prefix(_longs(_flat(source_timestamp))[0], _flags(_flat(is_backfill)))
@@ -204,6 +206,10 @@ class _Events:
     def flags(self, path: str) -> Bools:
         return _flags(self.column(path))
 
+    @cached_property
+    def uuid(self) -> tuple[Bytes, Bytes]:
+        return uuid_parts(self.texts("uuid"))
+
     def sort_key(self, index: int) -> pa.Array:
         """One item of each event's `sort_keys`; null where the list is shorter."""
         keys = self.column("sort_keys")
@@ -229,9 +235,9 @@ def _mysql(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) ->
         changes & ~(named & placed),
         "a MySQL change needs log_file (ending in a number) and log_position, or binlog_file and binlog_position",
     )
-    reading = _fixed(pc.fill_null(pc.utf8_slice_codeunits(_uuid_digits(events), 0, 7), "0" * 7), 7)
+    reading, counter = events.uuid
     upsert = np.where(events.flags("is_deleted"), ZERO, ord("1")).astype(np.uint8)[:, None]
-    return [number, position_in_file, events.longs("read_timestamp")[0], np.hstack([reading, _counter(events), upsert])]
+    return [number, position_in_file, events.longs("read_timestamp")[0], np.hstack([reading, counter, upsert])]
 
 
 def _oracle(events: _Events, time: Longs, changes: Bools, bad: dict[int, str]) -> _Positions:
@@ -293,20 +299,7 @@ def _tie(events: _Events, payload_hash: pa.Array) -> Bytes:
     upsert = np.where(events.flags("is_deleted"), ZERO, ord("1")).astype(np.uint8)[:, None]
     read_time = hex_digits(events.longs("read_timestamp")[0], 12)
     digest = hex_digits(_flat(payload_hash).cast(pa.uint64()).to_numpy(zero_copy_only=False), 16)
-    return np.hstack([read_time, _counter(events), upsert, digest])
-
-
-def _counter(events: _Events) -> Bytes:
-    """The last eight digits of the uuid: in a reading they count the rows."""
-    ends = pc.utf8_slice_codeunits(events.texts("uuid"), -8)
-    counters = pc.if_else(pc.match_substring_regex(ends, "^[0-9a-fA-F]{8}$"), pc.ascii_lower(ends), None)
-    return _fixed(pc.fill_null(counters, "0" * 8), 8)
-
-
-def _uuid_digits(events: _Events) -> pa.Array:
-    """The digits of the uuid, lower case; null where it is none."""
-    digits = pc.replace_substring(pc.ascii_lower(events.texts("uuid")), "-", "")
-    return pc.if_else(pc.match_substring_regex(digits, "^[0-9a-f]{32}$"), digits, None)
+    return np.hstack([read_time, events.uuid[1], upsert, digest])
 
 
 # -- columns and digits ------------------------------------------------------------------------------------
@@ -352,34 +345,7 @@ def _missing(fields: pa.Array) -> Bools:
 
 def _padded(fields: pa.Array, name: str, digits: int) -> Bytes:
     texts = pc.if_else(pc.is_null(fields), pa.scalar(""), pc.struct_field(fields, name))
-    return _fixed(pc.ascii_lpad(pc.ascii_lower(texts), digits, "0"), digits)
-
-
-def _fixed(texts: pa.Array, digits: int) -> Bytes:
-    """Texts of `digits` characters each, as a matrix of bytes."""
-    rows = len(texts)
-    if not rows:
-        return np.empty((0, digits), np.uint8)
-    offsets, data = texts.buffers()[1:]
-    begin = np.frombuffer(offsets, np.int32)[texts.offset]
-    return np.frombuffer(data, np.uint8, rows * digits, begin).reshape(rows, digits)
-
-
-_PAIRS = np.frombuffer("".join(f"{n:02x}" for n in range(256)).encode(), np.uint16)
-
-
-def hex_digits(values: npt.NDArray[Any], digits: int) -> Bytes:
-    """The last `digits` hex digits of each value."""
-    big = np.ascontiguousarray(values.astype(">u8")).view(np.uint8).reshape(len(values), 8)
-    return _PAIRS[big].view(np.uint8).reshape(len(values), 16)[:, 16 - digits :]
-
-
-def texts_of(digits: Bytes) -> pa.Array:
-    rows, width = digits.shape
-    kind = np.int32 if rows * width < 2**31 else np.int64
-    offsets = pa.py_buffer(np.arange(0, (rows + 1) * width, width, dtype=kind))
-    text_type = pa.string() if kind is np.int32 else pa.large_string()
-    return pa.Array.from_buffers(text_type, rows, [None, offsets, pa.py_buffer(np.ascontiguousarray(digits))])
+    return fixed(pc.ascii_lpad(pc.ascii_lower(texts), digits, "0"), digits)
 
 
 def _read_at(position: npt.NDArray[Any], backfill: Bools, time: Longs | None) -> npt.NDArray[Any]:

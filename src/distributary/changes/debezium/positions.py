@@ -36,9 +36,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.changes.digit_rows import hex_digits, texts_of
 from distributary.changes.digits import PREFIX, WIDTH, ZERO
 from distributary.changes.model import Kind
-from distributary.changes.sequence import OrderSettings, Sequences, file_number, hex_digits, texts_of
+from distributary.changes.sequence import OrderSettings, Sequences, file_number
 
 ORIGIN_DIGIT = "8"
 KINDS = {

@@ -173,10 +173,8 @@ class MissingColumns:
 
 def _marked(schemas: pa.Array) -> dict[str, list[str]]:
     """Schema keys that name columns -> these."""
-    marked = pc.fill_null(pc.match_substring(schemas, UNCHANGED), False)
-    if not pc.any(marked).as_py():
-        return {}
-    return {key: unchanged_columns(key) for key in pc.unique(schemas.filter(marked)).to_pylist()}
+    keys = pc.unique(schemas).to_pylist()  # they are few
+    return {key: unchanged_columns(key) for key in keys if key is not None and UNCHANGED in key}
 
 
 def newest(rows: pa.Table, keys: Sequence[str], settings: OrderSettings | None = None) -> pa.Table:

@@ -145,6 +145,25 @@ def test_compaction_adds_up_old_batches_and_loses_no_count(
     assert found.details("s", 11) == {"number": 11}
 
 
+def test_a_ledger_of_many_routes_is_not_folded_with_every_batch(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEPT_ROWS", 0)
+    folded: list[int] = []
+    compact = ledger.compact
+
+    def counted() -> None:
+        folded.append(1)
+        compact()
+
+    monkeypatch.setattr(ledger, "compact", counted)
+    routes = [f"route {number}" for number in range(10)]
+    for batch in range(8):
+        ledger.record("s", batch, batch_of("s", batch, *routes), {})
+    assert 1 <= len(folded) <= 4
+    assert {totals(reopened(tmp_path).entries())[route].batches for route in routes} == {8}
+
+
 def test_compaction_keeps_the_batch_marks(tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the batch after it could be recorded twice."""
     monkeypatch.setattr(module, "KEPT_ROWS", 0)

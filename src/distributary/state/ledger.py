@@ -234,7 +234,7 @@ class Ledger:
 
     def _remember(self, entry: Entry) -> None:
         before = self.newest.get(entry.route)
-        if before is not None and entry.merge_state is None:
+        if before is not None and entry.merge_state is None and (before.merged or before.merge_state or before.about):
             # What is not said of a merge stays as it was.
             merge = {name: getattr(entry, name) or getattr(before, name) for name in ("merged", "merge_state", "about")}
             entry = replace(entry, **merge)
@@ -295,7 +295,7 @@ class Ledger:
         self._rows += len(finished)
         self._tell(finished)
         count = batch or appended.version  # each write of Spark's sink is batch 0 of a stream of its own
-        if (count and not count % UPKEEP_BATCHES) or self._rows > 2 * KEPT_ROWS + len(self.newest):
+        if (count and not count % UPKEEP_BATCHES) or self._rows > 2 * (KEPT_ROWS + len(self.newest)):
             self.compact()
 
     def _tell(self, finished: Sequence[Entry]) -> None:

@@ -22,6 +22,8 @@ NAMES = (
     "append_vs_spark_jobs",
     "streams_vs_fanout",
     "tables_scale",
+    "scale_parts",
+    "many_batches",
     "pipeline_vs_limit",
     "kafka_fanout",
     "payloads_kafka",

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -182,3 +182,10 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(_text(v) for v in value)
     return _number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield f"|---|{'---|' * (len(heads) - 1)}"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"

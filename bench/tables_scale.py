@@ -20,7 +20,7 @@ GOALS = {1000: 4.0, 3000: 12.0}
 
 def run(place: Place) -> Result:
     rows = place.size(100_000, 400)
-    tables = place.size((1000, 100, 300, 3000), (8, 4))
+    tables = place.size((1000, 10, 100, 300, 3000), (8, 4))
     cases = []
     for count in tables:
         batches = place.size(50 if count == 1000 else 8, 4)

@@ -24,6 +24,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 
 from distributary.redaction import redacted
 
@@ -72,6 +73,7 @@ def without_rules(template: str) -> str:
     return f"{before}{PLACEHOLDER}{after}"
 
 
+@lru_cache(maxsize=16_384)
 def table_name(route: str, template: str = PLACEHOLDER) -> str:
     """The table of `route`: `[a-z0-9_]`, at most `MAX_NAME_CHARS` long; see the module for the rules.
 

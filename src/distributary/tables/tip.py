@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -48,7 +49,12 @@ class Tip:
         return cannot_put_once(uri, store) is None and (not checkpoint_due(uri, self.version + 1) or _is_whole(uri))
 
     def arrow_schema(self) -> pa.Schema:
-        return pa.ipc.read_schema(pa.py_buffer(self.schema))
+        return _schema(self.schema)
+
+
+@lru_cache(maxsize=2_048)
+def _schema(message: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(message))
 
 
 def append_on_tip(uri: str, tip: Tip, files: Sequence[DataFile], txn: Txn, store: Store) -> bool:

@@ -100,6 +100,10 @@ GAMES: dict[str, object] = {
         ({"written_at": True, "origin": False}, "fanout", "tables.written_at", "a field of _origin"),
         ({"written_at": True, "keys": ["id"]}, "fanout", "tables.written_at", "messages without keys"),
         ({"written_at": True, "evolution": "none"}, "fanout", "tables.written_at", "new_column add"),
+        (
+            {"routes": {"go": {"properties": {"delta.feature.catalogManaged": "supported"}}}},
+            *("fanout", "tables.routes.go.properties", "managed tables of Unity Catalog"),
+        ),
         ({"comment": "Games"}, "wide", "tables.comment", "not allowed with layout wide"),
         ({"routes": {"go": {"properties": {"a": "1"}}}}, "wide", "tables.routes.go.properties", "those of tables.prop"),
         ({"routes": {"go": {"properties": {"a": "1"}}}}, "declarative", "tables.routes.go.properties", "those of"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -52,6 +53,33 @@ def test_a_table_that_is_not_there_is_none_and_a_version_that_is_not_there_a_fau
     assert table is not None and table.version == 0
     with pytest.raises(TableFault):
         table.at(1)
+
+
+def test_a_table_whose_commits_a_catalog_keeps_is_told_of_in_words(tmp_path: Path) -> None:
+    features = ["catalogManaged", "inCommitTimestamp", "vacuumProtocolCheck"]
+    about = {"id": "x", "format": {"provider": "parquet", "options": {}}, "partitionColumns": [], "createdTime": 1}
+    about |= {
+        "schemaString": '{"type":"struct","fields":[]}',
+        "configuration": {"delta.enableInCommitTimestamps": "true"},
+    }
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": features}
+    actions = [
+        {
+            "commitInfo": {
+                "inCommitTimestamp": 1,
+                "timestamp": 1,
+                "operation": "CREATE TABLE",
+                "operationParameters": {},
+            }
+        },
+        {"protocol": {**protocol, "readerFeatures": ["catalogManaged", "vacuumProtocolCheck"]}},
+        {"metaData": about},
+    ]
+    log = tmp_path / "_delta_log" / "00000000000000000000.json"
+    log.parent.mkdir()
+    log.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(TableFault, match=r"only Spark reads and writes it, and by its name.*docs/unity\.md"):
+        Table(str(tmp_path), Store()).open()
 
 
 def test_a_change_that_came_too_late_is_a_conflict(tmp_path: Path) -> None:

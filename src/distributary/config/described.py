@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 PLACING = ("partition_by", "cluster_by")
 """Keys that say where a table's rows lie."""
+BY_CATALOG = {"delta.feature.catalogManaged", "delta.feature.catalogOwned-preview"}
+"""Features of tables whose commits a catalog keeps."""
 WORDS = ("comment", "column_comments", "patterns")
 
 
@@ -29,6 +31,8 @@ def check_described(config: Pipeline) -> None:
                 detail = f"not allowed with layout {layout}, whose tables have those of tables.properties"
                 raise fault(f"{place}.properties", detail)
     for place, layer in _layers(config):
+        if not config.is_declarative:
+            _check_properties(f"{place}.properties", layer)
         for key in PLACING:
             _check_placing(config, f"{place}.{key}", getattr(layer, key))
     for place, route in _routes(config):
@@ -53,6 +57,14 @@ def _check_written_at(config: Pipeline) -> None:
         if rules.new_column != "add":
             detail = "a table that is there gets the time as a new field: it needs evolution.new_column add"
             raise fault("tables.written_at", detail)
+
+
+def _check_properties(key: str, layer: Describing) -> None:
+    if taken := sorted(layer.properties.keys() & BY_CATALOG):
+        detail = (
+            "is for managed tables of Unity Catalog, which are written by name only (docs/unity.md, Managed tables)"
+        )
+        raise fault(key, f"{taken[0]} {detail}: leave it out")
 
 
 def _check_placing(config: Pipeline, key: str, columns: list[str] | None) -> None:

@@ -10,6 +10,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from distributary.errors.border import TableFault
 from distributary.tables.faults import CommitConflict
 
+_BY_CATALOG = (
+    "its commits are a catalog's (a managed table of Unity Catalog): only Spark reads and writes it, and by its name. "
+    "Give tables.root a folder without such tables (docs/unity.md, Managed tables)"
+)
+
 
 @contextmanager
 def edge() -> Iterator[None]:
@@ -19,4 +24,6 @@ def edge() -> Iterator[None]:
     except CommitFailedError as e:
         raise CommitConflict(str(e)) from e
     except DeltaError as e:
+        if "catalog-managed" in str(e):
+            raise TableFault(_BY_CATALOG) from e
         raise TableFault.of(e) from e

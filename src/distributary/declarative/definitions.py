@@ -10,7 +10,7 @@ are written down, and then a table that exists already is no dependency any more
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -110,6 +110,9 @@ class _Definitions:
         self.datasets = Datasets.of(config)
         self.kinds: dict[str, str] = {}
         self.views: dict[str, View] = {}
+        self.made_here: set[str] = set()
+        """Views over tables that the graph does not have: nothing in it comes before them, and each would be resolved
+        in every update."""
         self.materialized: Mapping[str, Columns] = {}
         self.problems: list[str] = []
 
@@ -120,8 +123,7 @@ class _Definitions:
         else:
             for route in self.known_routes.routes.values():
                 self._silver(route)
-        # A dry run makes no table, and a view can't be resolved over one that nobody makes.
-        self._gold(only_there=dry and self.one_flow)
+        self._gold()
         present = set() if dry else apart(partial(self._prepare, refill))
         return Defined(self.known_routes, self.kinds, self.views, present, tuple(self.problems))
 
@@ -135,7 +137,7 @@ class _Definitions:
         present = make_way(self.spark, self.config, self.views, self.materialized)
         if self.one_flow:
             present |= prepare_silver(self.spark, self.config, self.known_routes, present, refill=refill)
-        self.problems += keep_current(self.spark, self.config, self.views, present)
+        self.problems += keep_current(self.spark, self.config, self.views, present, made_here=self.made_here)
         return present
 
     def _note(self, name: str, kind: str, route: str | None = None) -> str:
@@ -188,9 +190,8 @@ class _Definitions:
         def silver() -> DataFrame:
             return good_rows(spark.readStream.table(source), has_keys=has_keys)
 
-    def _gold(self, *, only_there: bool) -> None:
-        routes = {name: r for name, r in self.known_routes.routes.items() if r.before is not None or not only_there}
-        plan = plan_gold(self.config, replace(self.known_routes, routes=routes), self.datasets)
+    def _gold(self) -> None:
+        plan = plan_gold(self.config, self.known_routes, self.datasets)
         self.problems += plan.problems
         for gold in plan.golds:
             self._note(gold.name, "gold", gold.route)
@@ -198,16 +199,20 @@ class _Definitions:
             self._note(self.datasets.unified, "unified gold")
         if self.config.declarative.gold_as == "view":
             for gold in plan.golds:
-                self._view(gold.name, View(gold.sql(), (gold.silver,)))
+                self._view(gold.name, View(gold.sql(), (gold.silver,)), made_here=self.one_flow)
             if plan.golds:
-                self._view(self.datasets.unified, View(plan.unified_sql(), tuple(g.name for g in plan.golds)))
+                over = View(plan.unified_sql(), tuple(g.name for g in plan.golds))
+                self._view(self.datasets.unified, over, made_here=self.one_flow)
         else:
             self.materialized = plan.materialized()
             materialized(self.spark, plan)
 
-    def _view(self, name: str, view: View) -> None:
+    def _view(self, name: str, view: View, *, made_here: bool = False) -> None:
         """A view that is kept in the catalog: SQL is the only word for one (`dp` has temporary views)."""
         self.views[name] = view
+        if made_here:
+            self.made_here.add(name)
+            return
         get_active_graph_element_registry().register_sql(
             f"CREATE VIEW {quoted(name)} AS {view.query}", Path(f"{name}.sql")
         )

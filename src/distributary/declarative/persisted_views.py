@@ -45,28 +45,36 @@ def keep_current(
     views: Mapping[str, View],
     present: Collection[str] | None = None,
     new: Collection[str] = (),
+    made_here: Collection[str] = (),
 ) -> list[str]:
     """Change the views that are there and say something else.
 
     A view that reads what is not there yet keeps saying what it said; the next call changes it. `present`: the names of
-    all tables and views, where they are known. `new`: views that were made just now, as they are to be. Returns in
-    words which could not be changed: they are tried again. Raises OSError.
+    all tables and views, where they are known. `new`: views that were made just now, as they are to be. `made_here`:
+    views that no graph makes: they are made, too. Returns in words which could not be changed: they are tried again.
+    Raises OSError.
     """
     datasets, store, folder = Datasets.of(config), Store.of(config.tables), state_folder(config)
     queries: dict[str, str] = json.loads(store.get(folder, DeclarativeFolder.views.name) or b"{}")
-    changed = {name: view for name, view in views.items() if queries.get(name) != view.query}
+    missing = set() if present is None else {name for name in made_here if name.lower() not in present}
+    changed = {name: view for name, view in views.items() if name in missing or queries.get(name) != view.query}
     if changed and present is None:
         present = _tables(spark, datasets)
-    replaced, problems = {}, []
+    there, replaced, problems = set(present or ()), {}, []
     for name, view in changed.items():
-        if not {name, *view.needs} <= set(present or ()):
+        if not {needed.lower() for needed in (*view.needs, *({name} - missing))} <= there:
             continue
         try:
             if name not in new:
-                spark.sql(f"ALTER VIEW {datasets.sql(name)} AS {view.query}")
+                verb = "CREATE" if name in missing else "ALTER"
+                spark.sql(f"{verb} VIEW {datasets.sql(name)} AS {view.query}")
             replaced[name] = view.query
+            there.add(name.lower())
         except BaseException as e:
-            problems.append(f"view {name} still says what it said, for it cannot be changed: {_line(e)}")
+            was = "is not there" if name in missing else "still says what it said"
+            problems.append(
+                f"view {name} {was}, for it cannot be {'made' if name in missing else 'changed'}: {_line(e)}"
+            )
     if replaced:
         store.put_whole(
             folder, DeclarativeFolder.views.name, json.dumps({**queries, **replaced}, ensure_ascii=False).encode()

@@ -189,7 +189,7 @@ def run_update(
     if update.error is not None and not update.failed:
         _blame(update, tables)
     if not selection.dry_run:
-        new = update.defined.views.keys() - set(update.defined.there)
+        new = {name for name in update.defined.views if name.lower() not in update.defined.there}
         update.notes += keep_current(spark, config, update.defined.views, new=new)
         _count(update, datasets, store, before)
         update.behind = flow is not None and not selection.refresh and update.states.get(flow) in (None, "EXCLUDED")

@@ -47,7 +47,7 @@ def uuid_parts(uuids: pa.Array) -> tuple[Bytes, Bytes]:
     case; zeros where they are no digits."""
     if (digits := _usual_digits(uuids)) is not None:
         reading, counter = digits[:, :7], digits[:, -8:]
-        is_uuid, is_number = (np.all(part, axis=1, keepdims=True) for part in (digits, counter))
+        is_uuid, is_number = (np.all(matches, axis=1, keepdims=True) for matches in (digits, counter))
         return np.where(is_uuid, reading, ZERO), np.where(is_number, counter, ZERO)
     plain = pc.replace_substring(uuids, "-", "")
     starts = pc.if_else(

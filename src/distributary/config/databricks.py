@@ -61,10 +61,10 @@ class Overrides(Model):
     def _check(self) -> Self:
         ours = [("job", self.job, _OUR_JOB), ("cluster", self.cluster, _OUR_CLUSTER)]
         ours += [(f"tasks.{key}", task, _OUR_TASK) for key, task in self.tasks.items()]
-        for place, settings, taken in ours:
+        for place, settings, reserved in ours:
             for key in settings:
-                if key in taken:
-                    raise fault(f"{place}.{key}", f"not allowed here: {taken[key]}")
+                if key in reserved:
+                    raise fault(f"{place}.{key}", f"not allowed here: {reserved[key]}")
         return self
 
 

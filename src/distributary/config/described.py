@@ -60,11 +60,11 @@ def _check_written_at(config: Pipeline) -> None:
 
 
 def _check_properties(key: str, layer: Describing) -> None:
-    if taken := sorted(layer.properties.keys() & BY_CATALOG):
+    if own_keys := sorted(layer.properties.keys() & BY_CATALOG):
         detail = (
             "is for managed tables of Unity Catalog, which are written by name only (docs/unity.md, Managed tables)"
         )
-        raise fault(key, f"{taken[0]} {detail}: leave it out")
+        raise fault(key, f"{own_keys[0]} {detail}: leave it out")
 
 
 def _check_placing(config: Pipeline, key: str, columns: list[str] | None) -> None:

@@ -60,16 +60,16 @@ def keep_current(
     changed = {name: view for name, view in views.items() if name in missing or queries.get(name) != view.query}
     if changed and present is None:
         present = _tables(spark, datasets)
-    there, replaced, problems = set(present or ()), {}, []
+    names, replaced, problems = set(present or ()), {}, []
     for name, view in changed.items():
-        if not {needed.lower() for needed in (*view.needs, *({name} - missing))} <= there:
+        if not {needed.lower() for needed in (*view.needs, *({name} - missing))} <= names:
             continue
         try:
             if name not in new:
                 verb = "CREATE" if name in missing else "ALTER"
                 spark.sql(f"{verb} VIEW {datasets.sql(name)} AS {view.query}")
             replaced[name] = view.query
-            there.add(name.lower())
+            names.add(name.lower())
         except BaseException as e:
             was = "is not there" if name in missing else "still says what it said"
             problems.append(

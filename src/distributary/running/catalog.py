@@ -163,7 +163,7 @@ class CatalogEntry:
     @property
     def parts(self) -> tuple[str, str]:
         """Its database and its own name, as they are."""
-        *database, name = (part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", self.name))
+        *database, name = (text.replace("``", "`") for text in re.findall(r"`((?:[^`]|``)*)`", self.name))
         return ".".join(database), name
 
 

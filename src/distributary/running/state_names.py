@@ -33,10 +33,10 @@ class StateNames:
         """After a batch. Raises CatalogDown."""
         if not self._left or self._config.state_database is None:
             return
-        there = {name: path for name, path in self._left.items() if self._is_there(path)}
-        if there:
-            name_tables(self._spark, self._config.tables, self._config.state_database, there)
-        self._left = {name: path for name, path in self._left.items() if name not in there}
+        written = {name: path for name, path in self._left.items() if self._is_there(path)}
+        if written:
+            name_tables(self._spark, self._config.tables, self._config.state_database, written)
+        self._left = {name: path for name, path in self._left.items() if name not in written}
 
     def _is_there(self, path: str) -> bool:
         """Nothing but a name depends on it, so what cannot be opened now is asked for after the next batch."""

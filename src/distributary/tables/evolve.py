@@ -100,9 +100,9 @@ def evolve(table: pa.Schema | None, incoming: Sequence[pa.Schema], policy: Polic
     A table that does not exist yet takes every column and the widest type, whatever the policy says. Types that cannot
     share a column are treated as the policy says even then: a replay finds the table, and must decide the same.
     """
-    known, brought = None if table is None else _Keyed.of(table), tuple(map(_Keyed.of, incoming))
-    size = sum(len(keyed.text) for keyed in (known, *brought) if keyed is not None)
-    return (_evolved if size <= KEPT_BYTES else _evolved.__wrapped__)(known, brought, policy)
+    columns, brought = None if table is None else _Keyed.of(table), tuple(map(_Keyed.of, incoming))
+    size = sum(len(keyed.text) for keyed in (columns, *brought) if keyed is not None)
+    return (_evolved if size <= KEPT_BYTES else _evolved.__wrapped__)(columns, brought, policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ class _Keyed:
 
 
 @lru_cache(KEPT)
-def _evolved(known: _Keyed | None, brought: tuple[_Keyed, ...], policy: Policy) -> Evolution:
-    table, incoming = None if known is None else known.schema, [keyed.schema for keyed in brought]
+def _evolved(columns: _Keyed | None, brought: tuple[_Keyed, ...], policy: Policy) -> Evolution:
+    table, incoming = None if columns is None else columns.schema, [keyed.schema for keyed in brought]
     rules = policy if table is not None else replace(policy, new_column="add", is_new=True)
     before = list(table) if table is not None else []
     fields, slots = before, []

@@ -40,9 +40,9 @@ def state_names_of(books: CleaningBooks, removed: Collection[str]) -> Iterator[C
     if (database := books.config.state_database) is None:
         return
     schema = quoted_parts(database)
-    for name, path in {n: p for part in books.parts for n, p in state_tables(part).items()}.items():
-        gone = path in removed or (path != books.config.bronze_path and books.config.state_root in removed)
-        if gone:
+    for name, path in {n: p for share in books.parts for n, p in state_tables(share).items()}.items():
+        is_removed = path in removed or (path != books.config.bronze_path and books.config.state_root in removed)
+        if is_removed:
             yield CatalogEntry(f"{schema}.{quoted(name)}", path)
 
 

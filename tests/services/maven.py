@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tests.services import ServiceMissing, cached
@@ -34,15 +35,25 @@ def jars(service: str, *coordinates: str) -> Path:
     return cached(service, "+".join(coordinates), fetch)
 
 
-def archive(service: str, coordinate: str) -> Path:
-    """The unpacked folder of one `group:artifact:version:tar.gz:classifier`. Raises as `jars` does."""
+def archive(service: str, coordinate: str, *, only: Sequence[str] = ("",), keep: bool = True) -> Path:
+    """The unpacked folder of one `group:artifact:version:tar.gz:classifier`. Raises as `jars` does.
+
+    `only`: what stays of it, files whose path has one of these in it. `keep`: leave the archive in Maven's own cache.
+    """
 
     def fetch(folder: Path) -> None:
         with tempfile.TemporaryDirectory(dir=folder.parent) as work:
             goal = ["dependency:copy", f"-Dartifact={coordinate}", f"-DoutputDirectory={work}"]
-            _mvn(service, goal, Path(work))
+            _mvn(service, goal if keep else [*goal, f"-Dmaven.repo.local={work}/repository"], Path(work))
             (packed,) = Path(work).glob("*.tar.gz")
             shutil.unpack_archive(packed, folder, filter="data")
+        # Afterwards: a file that stays may be a link to one that goes. Innermost first, so that folders are empty.
+        for path in sorted(folder.rglob("*"), reverse=True):
+            if path.is_dir():
+                with suppress(OSError):  # it holds what stays
+                    path.rmdir()
+            elif not any(part in path.as_posix() for part in only):
+                path.unlink()
 
     return cached(service, coordinate, fetch)
 

@@ -43,6 +43,12 @@ def for_rewrites(properties: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name in TASK_PROPERTIES - NO_REWRITES}
 
 
+def made_by_spark(properties: Mapping[str, str]) -> str | None:
+    """Why only Spark can make a table with these properties, in words; None where delta-rs can."""
+    unknown = sorted(key for key in properties.keys() - TASK_PROPERTIES if key.startswith("delta."))
+    return f"table properties {', '.join(unknown)}" if unknown else None
+
+
 def why_spark(table: Snapshot | None, tables: Tables, route: str, evolution: Evolution | None = None) -> str | None:
     """Why engine `spark` must append to this route's table, in words; None where engine `task` does. `evolution`: what
     the rows make of its columns."""

@@ -28,7 +28,7 @@ from distributary.tables.commits import RemovedFile, commit_text, put_commit
 from distributary.tables.common_types import types_before
 from distributary.tables.conform import conform
 from distributary.tables.datafile import DataFile
-from distributary.tables.engines import in_place, spark_needed
+from distributary.tables.engines import in_place, made_by_spark, spark_needed
 from distributary.tables.evolve import Evolution, Policy, evolve
 from distributary.tables.faults import CommitConflict
 from distributary.tables.merge_files import FileWriter, LiveFile, Reader, Unit, live_files, may_hold, rewrite
@@ -89,6 +89,8 @@ def merge_rows(target: MergeTarget, reduced: Reduced, keys: Sequence[str], rules
     evolution = evolve_table(table, columns_of(table), [rows.schema], target.policy)
     if evolution.widened and in_place(target.policy, table):
         return Merged(why_spark=evolution.widening)
+    if table is None and (why := made_by_spark(target.table.properties)) is not None:
+        return Merged(why_spark=why)
     on_read = OnRead(table) if table is not None and rules.on_read else None
     if table is not None and (why := spark_needed(table, removes=True, vectors=rules.on_read)) is not None:
         return Merged(why_spark=why)

@@ -43,7 +43,10 @@ def run(place: Place) -> Result:
         if bare is not None:
             speed, limit = games * rows / seconds, games * rows / bare
             about = Case(label, "rows/s", speed, less_is_better=False, goal=800_000, goal_of="ours", details=details)
-            cases += [about, Case("against bare processes", "rows/s", speed, limit, less_is_better=False, goal=0.7)]
+            cases += [
+                about,
+                Case(f"{label}, against bare processes", "rows/s", speed, limit, less_is_better=False, goal=0.7),
+            ]
         else:
             goal = 0.5 if games <= 100 else 4.0
             cases.append(Case(label, "s", seconds, goal=goal, goal_of="ours", details=details))

@@ -136,10 +136,10 @@ def main() -> int:
                 continue
             if options.lowest:
                 case = replace(case, python=f"{sys.version_info.major}.{sys.version_info.minor}")
-            found = list(tried(case, [part for part in PARTS if not options.lowest or part.name in SHORT], wheel))
-            failed |= any(outcome.state == "failed" for outcome in found)
-            if not options.lowest:
-                keep(case, found)
+            for outcome in tried(case, [part for part in PARTS if not options.lowest or part.name in SHORT], wheel):
+                failed |= outcome.state == "failed"
+                if not options.lowest:
+                    keep(case, outcome)
     finally:
         shutil.rmtree(BUILD, ignore_errors=True)
     return int(failed)
@@ -237,11 +237,14 @@ def built_wheel() -> Path:
     return next(BUILD.glob("*.whl"))
 
 
-def keep(case: Case, found: Sequence[Outcome]) -> None:
-    """Put the outcomes beside those of the other cases, and write the page."""
+def keep(case: Case, outcome: Outcome) -> None:
+    """Put the outcome in place of an earlier one, beside the others, and write the page. So a broken run keeps it."""
     known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    earlier = known.get(case.name, {}).get("parts", [])
+    parts = {found["part"]: found for found in [*earlier, asdict(outcome)]}
     today = datetime.now(UTC).date().isoformat()
-    known[case.name] = {**asdict(case), "date": today, "parts": [asdict(outcome) for outcome in found]}
+    ordered = [parts[part.name] for part in PARTS if part.name in parts]
+    known[case.name] = {**asdict(case), "date": today, "parts": ordered}
     names = [other.name for other in CASES if other.name in known]
     RESULTS.write_text(json.dumps({name: known[name] for name in names}, indent=2) + "\n")
     PAGE.write_text(page(PAGE.read_text(), [known[name] for name in names], {part.name: part.what for part in PARTS}))

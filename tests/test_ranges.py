@@ -87,6 +87,25 @@ def test_a_failure_and_what_a_spark_lacks_stand_in_the_table() -> None:
     assert "| third | not tried |" in lines
 
 
+def test_each_part_is_kept_when_it_was_tried_in_place_of_an_earlier_result(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    results, page = tmp_path / "results.json", tmp_path / "page.md"
+    monkeypatch.setattr(matrix, "RESULTS", results)
+    monkeypatch.setattr(matrix, "PAGE", page)
+    page.write_text(f"{versions_page.BEGIN}\n{versions_page.END}\n")
+    case = matrix.CASES[0]
+    for part, state in (("cdc", "failed"), ("games", "passed"), ("cdc", "passed")):
+        matrix.keep(case, matrix.Outcome(part, state))
+    (kept,) = json.loads(results.read_text()).values()
+    assert [(part["part"], part["state"]) for part in kept["parts"]] == [("games", "passed"), ("cdc", "passed")]
+    lines = page.read_text().splitlines()
+    assert [line.split(" | ")[-1] for line in lines if "`demo games`:" in line or "`demo cdc`" in line] == [
+        "passed |"
+    ] * 2
+    assert sum(line.endswith("| not tried |") for line in lines) == len(matrix.PARTS) - 2
+
+
 def test_the_lowest_versions_are_tried_with_the_python_that_is_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

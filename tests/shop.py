@@ -18,16 +18,19 @@ from distributary.engine.batch import BatchReport
 from distributary.running.report import RunReport
 from distributary.running.stream import Run, run, session_of
 from distributary.state.ledger import Entry, Ledger, totals
-from distributary.tables.store import Store
+from distributary.tables.store import Store, engine_uri
 from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
 from distributary_simulate.changes.history import History
 from distributary_simulate.changes.model import CDC_METHOD, Change, Column, Position, Row, Table, backfill_change
 from distributary_simulate.changes.truth import TableTruth
 from distributary_simulate.changes.unified import INTEGER, STRING, Unified
 from tests.scenarios import merged as merged_keys
+from tests.source_rows import held
 
 START_MS = 1_767_225_600_000
 """2026-01-01 00:00:00 UTC."""
+SIMPLE = ("INTEGER", "LONG", "STRING", "DOUBLE", "NUMBER")
+"""Types whose values are the same in a database and in Python."""
 
 
 def mysql_table(
@@ -52,6 +55,16 @@ def change(table: Table, kind: str, row: Row, position: int, *, sec: int = 0, fi
 def backfilled(table: Table, row: Row, *, sec: int = 0) -> Change:
     source_ms = START_MS + sec * 1000
     return backfill_change(table, row, Position({}, (source_ms, "", 0), source_ms), source_ms + 1000)
+
+
+def compare_living(uri: str, store: Store, truth: TableTruth) -> None:
+    """The living rows of a merged table are the source's, with the values of all columns of `SIMPLE` types."""
+    rows = DeltaTable(engine_uri(uri), storage_options=dict(store.options)).to_pyarrow_table()
+    rows = rows.filter(pc.invert(rows.column("_deleted")))
+    names = [column.name for column in truth.table.columns if column.type.name in SIMPLE]
+    found = {truth.table.key_of(row): {name: held(row, name) for name in names} for row in rows.to_pylist()}
+    assert found == {key: {name: row[name] for name in names} for key, row in truth.by_key().items()}
+    assert rows.num_rows == len(truth.rows)
 
 
 class Shop:

@@ -7,32 +7,27 @@ import urllib.error
 from collections.abc import Mapping
 from pathlib import Path
 
-import pyarrow.compute as pc
 import pytest
 import yaml
-from deltalake import DeltaTable
 
 from distributary.audit.status import status
 from distributary.changes.model import Kind
 from distributary.config import load
 from distributary.state.ledger import Ledger, totals
-from distributary.tables.store import Store, engine_uri
+from distributary.tables.store import Store
 from distributary_simulate.change_files.faults import Faults
 from distributary_simulate.change_files.writer import ChangeFiles, FilesPlan
 from distributary_simulate.changes.history import History, HistoryPlan
 from distributary_simulate.changes.history_tables import tables_of
-from distributary_simulate.changes.truth import TableTruth
 from tests.conftest import needed
 from tests.killing import check_by_command, processes
 from tests.processes import SMALL_SPARK
 from tests.services import hadoop
 from tests.services.gcs_writes import GcsWrites
 from tests.services.stores import S3, Bucket, GoogleStorage
-from tests.source_rows import held
+from tests.shop import compare_living
 
 EVENTS = 400
-SIMPLE = ("INTEGER", "LONG", "STRING", "DOUBLE", "NUMBER")
-"""Types whose values are the same in a database and in Python."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.timeout(900)]
 
@@ -97,14 +92,5 @@ def flow(root: Path, bucket: Bucket, scheme: str, options: Mapping[str, str], co
     entries = totals(Ledger(config.state_root, "shop", store).entries())
     for route, truth in history.truth().items():
         assert entries[route].rows_written >= len(truth.rows)
-        compare(str(entries[route].merged), store, truth)
+        compare_living(str(entries[route].merged), store, truth)
     assert status(config).files_waiting == 0
-
-
-def compare(uri: str, store: Store, truth: TableTruth) -> None:
-    rows = DeltaTable(engine_uri(uri), storage_options=dict(store.options)).to_pyarrow_table()
-    rows = rows.filter(pc.invert(rows.column("_deleted")))
-    names = [column.name for column in truth.table.columns if column.type.name in SIMPLE]
-    found = {truth.table.key_of(row): {name: held(row, name) for name in names} for row in rows.to_pylist()}
-    assert found == {key: {name: row[name] for name in names} for key, row in truth.by_key().items()}
-    assert rows.num_rows == len(truth.rows)

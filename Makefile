@@ -14,7 +14,7 @@ WORKERS ?= 3
 SPREAD := $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format wheel lowest matrix bench chaos faults fuzz docs airflow pictures clean
+.PHONY: help setup demo test check format wheel lowest matrix bench peers chaos faults fuzz docs airflow pictures clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ matrix: $(READY) ## the wheel with each Spark, Delta and Python, into docs/versi
 
 bench: $(READY) ## run the benchmarks (ONLY=name for one)
 	$(BIN)/python -m bench $(ONLY)
+
+peers: $(READY) ## the same work by other tools, from Maven and PyPI, into docs/peers.md: half an hour (ARGS="--only dlt")
+	$(BIN)/python -m bench.peers $(ARGS)
 
 # The whole of it is KILLS=200: about 40 minutes.
 KILLS ?= 30

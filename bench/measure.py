@@ -51,12 +51,14 @@ class Meter:
     """Samples the process tree while it is entered; `usage` is complete after the exit.
 
     `apart`: pids whose trees are not ours to count (a broker, a producer). `heap`: asks the JVM, where there is one.
-    A process that lives for less than a sample's interval is not seen. `every`: seconds between two samples; a sample
-    costs some ms of CPU, so where no peak is asked for, none between begin and end is best.
+    `root`: the pid of another tree than this process's own. A process that lives for less than a sample's interval
+    is not seen. `every`: seconds between two samples; a sample costs some ms of CPU, so where no peak is asked for,
+    none between begin and end is best.
     """
 
     every: float = SAMPLE_SEC
     apart: Collection[int] = ()
+    root: int | None = None
     heap: Callable[[], Heap] | None = None
     usage: Usage = field(default_factory=Usage)
     _first: dict[int, float] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class Meter:
     _done: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
-        self._own = psutil.Process()
+        self._own = psutil.Process(self.root)
         self._sample(begin=True)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._began = time.monotonic()

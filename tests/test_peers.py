@@ -17,7 +17,7 @@ from bench.peers.lakes import DeltaLake, IcebergLake, Lake
 from bench.peers.peer import Job, Peer, Running
 from bench.peers.records import COLUMNS, PARTITIONS, record
 from bench.peers.report import page
-from bench.peers.trial import QUICK, Trial, Watch, delays_of
+from bench.peers.trial import QUICK, Trial, Watch, cpu_of, delays_of
 from deltalake import DeltaTable, write_deltalake
 from fastavro import parse_schema, writer
 
@@ -124,6 +124,25 @@ def test_a_kill_takes_the_processes_below_along(tmp_path: Path) -> None:
     state = Path(f"/proc/{said}/stat")
     while state.exists() and state.read_text().split()[2] != "Z":  # until the kernel has ended it
         time.sleep(0.01)
+
+
+def test_the_cpu_of_processes_that_have_ended_is_counted(tmp_path: Path) -> None:
+    class Burner(Sleeper):
+        def command(self, job: Job) -> list[str]:
+            burn = "import time\nwhile time.process_time() < 0.3: pass"
+            child = f"subprocess.run([sys.executable, '-c', {burn!r}])"
+            return [
+                sys.executable,
+                "-c",
+                f"import subprocess, sys, time; {child}; print('burnt', flush=True); sys.stdin.read(); time.sleep(600)",
+            ]
+
+    running = Running(Burner(), Job(tmp_path, "", "", ()))
+    while not running.log.read_text():
+        time.sleep(0.01)
+    assert cpu_of(running.pid) >= 0.3
+    running.kill()
+    assert cpu_of(running.pid) == 0
 
 
 class Copier(Peer):

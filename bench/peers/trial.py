@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
+
+import psutil
 
 from bench.measure import MIB, Meter
 from bench.peers.lakes import Lake
@@ -17,6 +20,8 @@ from bench.workload import say
 
 LOOK_SEC = 0.2
 SAMPLE_SEC = 0.25
+SETTLE_SEC = 3.0
+"""Until what was on its way has come too, as the books of a batch whose rows are visible."""
 NEW = "brandnew"
 """A kind that no peer was told of."""
 
@@ -103,12 +108,13 @@ class Trial:
 
     def _measured(self, began: float, send: Callable[[], None]) -> dict[str, Any]:
         assert self._running is not None
+        before = cpu_of(self._running.pid)
         with Meter(every=SAMPLE_SEC, root=self._running.pid) as meter:
             send()
             self._all_visible(len(self._feed.sent))
             seconds = time.monotonic() - began
-        usage = meter.usage
-        return {"seconds": seconds, "cpu_sec": usage.cpu_sec, "memory_mib": round(usage.total / MIB)}
+        cpu = cpu_of(self._running.pid) - before
+        return {"seconds": seconds, "cpu_sec": cpu, "memory_mib": round(meter.usage.total / MIB)}
 
     def _steady(self) -> dict[str, Any]:
         """Of each record: from its sending until so many rows were visible as had been sent by then."""
@@ -121,18 +127,18 @@ class Trial:
 
         producer = threading.Thread(target=send)
         assert self._running is not None
-        with Meter(every=SAMPLE_SEC, root=self._running.pid) as meter:
-            producer.start()
-            while producer.is_alive():
-                self._watch.look()
-                time.sleep(LOOK_SEC)
-            producer.join()
-            self._all_visible(len(self._feed.sent))
+        spent = cpu_of(self._running.pid)
+        producer.start()
+        while producer.is_alive():
+            self._watch.look()
+            time.sleep(LOOK_SEC)
+        producer.join()
+        self._all_visible(len(self._feed.sent))
         delays = delays_of(times, [(at, total - before) for at, total in self._watch.seen[first:]])
         return {
             "mean_sec": sum(delays) / len(delays),
             "p95_sec": sorted(delays)[int(0.95 * len(delays))],
-            "cpu_sec": meter.usage.cpu_sec,
+            "cpu_sec": cpu_of(self._running.pid) - spent,
         }
 
     # -- kills -----------------------------------------------------------------------------------------------
@@ -157,7 +163,7 @@ class Trial:
 
     def _compared(self) -> tuple[int, int]:
         """Rows that are missing, and rows too many, of all that was sent; after what is on its way has come."""
-        time.sleep(3)
+        time.sleep(SETTLE_SEC)
         ids: Counter[int] = Counter()
         for kind in self._job.kinds:
             table = self._lake.read(kind)
@@ -181,6 +187,7 @@ class Trial:
         """A record that is no JSON, and good ones behind it; once more with what its users set against that."""
         self._feed.send_bad()
         found = self._few(self._job.kinds[1])
+        time.sleep(SETTLE_SEC)
         found["kept"] = self._peer.kept_bad(self._job)
         if found["rows"] < self._size.few and self._peer.tolerance:
             before = self._watch.look()
@@ -189,7 +196,7 @@ class Trial:
             self._start()
             missing = self._size.few - found["rows"]
             self._watch.until(before + missing, self._size.patience, self._going_on)
-            time.sleep(2)
+            time.sleep(SETTLE_SEC)
             rows = found["rows"] + self._watch.look() - before
             found["tolerant"] = {"rows": rows, "kept": self._peer.kept_bad(self._job)}
         return found
@@ -226,6 +233,18 @@ class Trial:
             seen = self._watch.look()
             state = "it worked on" if self._going_on() else f"it stopped: {self._running.last_words()}"
             raise Ended(f"{seen} of {rows} rows after {self._size.patience:.0f} s at most; {state}")
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process and all below it; of those that have ended too, which their parents have waited for."""
+    seconds = 0.0
+    with contextlib.suppress(psutil.Error):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
 
 
 def delays_of(sent: list[float], seen: list[tuple[float, int]]) -> list[float]:

@@ -14,11 +14,11 @@ from deltalake import DeltaTable, write_deltalake
 from distributary.tables.checkpoints import CHECKPOINT_COMMITS, checkpoint_due
 from distributary.tables.commits import carries
 from distributary.tables.datafile import DataFile, write_data_file
-from distributary.tables.evolve import Policy, evolve
+from distributary.tables.evolve import KEPT_BYTES, Policy, evolve
 from distributary.tables.snapshot import Owner, Snapshot, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
-from distributary.tables.tip import Tip, append_on_tip
+from distributary.tables.tip import Tip, _schema, append_on_tip
 from tests.services.stores import S3
 
 STORE = Store()
@@ -227,6 +227,13 @@ def test_a_tip_keeps_the_whole_schema() -> None:
         ]
     )
     assert Tip.of(7, schema, Txn("s", 7)).arrow_schema() == schema
+
+
+def test_a_process_does_not_keep_the_schemas_of_very_wide_tables() -> None:
+    known, schema = _schema.cache_info().currsize, pa.schema([(f"column_{n}", pa.int64()) for n in range(2_000)])
+    wide = Tip.of(0, schema, Txn("s", 0))
+    assert len(wide.schema) > KEPT_BYTES and wide.arrow_schema() == schema
+    assert _schema.cache_info().currsize == known
 
 
 def test_however_long_a_stream_runs_readers_replay_few_commits(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from distributary.tables.checkpoints import checkpoint_due, checkpoint_in_turn
 from distributary.tables.commits import APPEND, carries, commit_text, put_commit, read_commit
 from distributary.tables.datafile import DataFile
+from distributary.tables.evolve import KEPT, KEPT_BYTES
 from distributary.tables.log_folder import empty_commit
 from distributary.tables.put_once import cannot_put_once
 from distributary.tables.snapshot import Txn
@@ -49,10 +50,10 @@ class Tip:
         return cannot_put_once(uri, store) is None and (not checkpoint_due(uri, self.version + 1) or _is_whole(uri))
 
     def arrow_schema(self) -> pa.Schema:
-        return _schema(self.schema)
+        return (_schema if len(self.schema) <= KEPT_BYTES else _schema.__wrapped__)(self.schema)
 
 
-@lru_cache(maxsize=2_048)
+@lru_cache(KEPT)
 def _schema(message: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(message))
 

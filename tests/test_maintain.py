@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,10 +14,12 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from distributary.audit.verify import verify
-from distributary.running.maintain import maintain
+from distributary.engine.changes.merging import HORIZON
+from distributary.running.maintain import _purge_by_spark, maintain
 from distributary.state.ledger import Entry
 from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, quarantine_uri, write_rejected
 from distributary.tables.snapshot import Owner, Snapshot
+from distributary.tables.store import Store
 from distributary.tables.wide import KEY
 from tests.lake import Lake
 
@@ -98,6 +102,25 @@ def test_rows_that_a_killed_batch_has_still_to_set_aside_stay(made: Lake) -> Non
     assert {done.table: done.vacuumed for done in maintain(made.config)}[uri] == 1
     commit_quarantine(uri, "games", files[1:], made.stream, 2, made.store)
     assert DeltaTable(uri).to_pyarrow_table().num_rows == 2
+
+
+@pytest.mark.parametrize("limit", [500, 900, 1_000])
+def test_a_purge_by_spark_never_takes_back_up_to_when_tombstones_are_gone(tmp_path: Path, limit: int) -> None:
+    uri, asked = str(tmp_path / "t"), list[str]()
+    write_deltalake(uri, pa.table({"id": [1]}))
+    table = Snapshot(uri, Store())
+    table.set_properties({HORIZON: "900"})
+
+    def sql(text: str) -> Any:
+        asked.append(text)
+        return SimpleNamespace(collect=list)
+
+    own = SimpleNamespace(sql=sql, conf=None)
+    spark: Any = SimpleNamespace(newSession=lambda: own)
+    assert _purge_by_spark(lambda: spark, Snapshot(uri, Store()), limit, HORIZON) == 0
+    said = [text for text in asked if text.startswith("ALTER")]
+    assert [HORIZON in text and "'1000'" in text for text in said] == ([True] if limit > 900 else [])
+    assert f"timestamp_millis({limit})" in asked[-1] and asked[-1].startswith("DELETE")
 
 
 @pytest.mark.spark

@@ -297,7 +297,7 @@ def purge(table: Snapshot, limit: int, name: str = HORIZON) -> int:
     Raises CommitConflict, TableFault, OSError.
     """
     old = pa.scalar(limit * 1000, pa.timestamp("us", tz="UTC"))
-    if int(table.properties.get(name, 0)) < limit:
+    if _is_later(table, limit, name):
         table.set_properties({name: str(limit)})
     when = old.as_py().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     moment = f"arrow_cast('{when}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
@@ -305,7 +305,12 @@ def purge(table: Snapshot, limit: int, name: str = HORIZON) -> int:
 
 
 def _purge_by_spark(spark: Spark, table: Snapshot, limit: int, name: str) -> int:
-    return purge_by_spark(spark(), table.uri, limit, name)
+    return purge_by_spark(spark(), table.uri, limit, name if _is_later(table, limit, name) else None)
+
+
+def _is_later(table: Snapshot, limit: int, name: str) -> bool:
+    """Than what the table says already, which must stay: what went then is not known any more."""
+    return int(table.properties.get(name, 0)) < limit
 
 
 def _newest_ms(table: Snapshot) -> int | None:

@@ -31,12 +31,13 @@ def vacuum_by_spark(spark: SparkSession, uri: str, hours: float, *, enforce: boo
     _run(spark, f"VACUUM delta.{quoted(uri)} RETAIN {int(hours)} HOURS", {_CHECK: str(enforce).lower()})
 
 
-def purge_by_spark(spark: SparkSession, uri: str, limit: int, name: str) -> int:
-    """Remove tombstones from before `limit` (ms), which the table's property `name` says first; how many.
+def purge_by_spark(spark: SparkSession, uri: str, limit: int, name: str | None) -> int:
+    """Remove tombstones from before `limit` (ms), which the table's property `name` (None: none) says first; how many.
 
     Raises CommitConflict, SparkEngineError.
     """
-    _run(spark, f"ALTER TABLE delta.{quoted(uri)} SET TBLPROPERTIES ({literal(name)} = '{limit}')", {})
+    if name is not None:
+        _run(spark, f"ALTER TABLE delta.{quoted(uri)} SET TBLPROPERTIES ({literal(name)} = '{limit}')", {})
     return _run(
         spark, f"DELETE FROM delta.{quoted(uri)} WHERE {DELETED} AND {DELETED_AT} < timestamp_millis({limit})", {}
     )

@@ -162,6 +162,10 @@ def test_settings_of_one_s_own_go_over_those_of_jobs_clusters_and_tasks() -> Non
     }
 
 
+def test_a_cluster_of_which_autoscale_is_taken_away_keeps_its_number_of_workers() -> None:
+    assert job(config(overrides={"cluster": {"autoscale": None}})) == job(config())
+
+
 def test_failures_and_a_growing_backlog_are_told() -> None:
     settings = job(config(email=["team@x.org"], webhooks=["id-1"], max_backlog="5 minutes", max_backlog_rows=10**6))
     assert settings["email_notifications"] == {
@@ -196,6 +200,7 @@ def test_secrets_are_named_and_never_written(tmp_path: Path) -> None:
         ('{secrets: {"A B": s/k}}', "databricks.secrets"),
         ("{overrides: {job: {max_concurrent_runs: 2}}}", "databricks.overrides.job.max_concurrent_runs"),
         ("{overrides: {cluster: {custom_tags: {a: b}}}}", "databricks.overrides.cluster.custom_tags"),
+        ("{overrides: {cluster: {num_workers: 4}}}", "databricks.overrides.cluster.num_workers"),
         ("{overrides: {tasks: {bronze: {libraries: []}}}}", "databricks.overrides.tasks.bronze.libraries"),
     ],
 )

@@ -72,7 +72,7 @@ _OURS = "the pipeline says it"
 _OUR_JOB = dict.fromkeys(("name", "tasks", "job_clusters", "max_concurrent_runs"), _OURS) | {
     "tags": "give databricks.tags"
 }
-_OUR_CLUSTER = {"custom_tags": "give databricks.tags"}
+_OUR_CLUSTER = {"custom_tags": "give databricks.tags", "num_workers": "give databricks.workers"}
 _OUR_TASK = dict.fromkeys(("task_key", "python_wheel_task", "pipeline_task", "job_cluster_key", "libraries"), _OURS)
 
 

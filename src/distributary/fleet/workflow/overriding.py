@@ -40,7 +40,7 @@ def over_cluster(config: Pipeline, settings: Mapping[str, Any]) -> dict[str, Any
     """A job's cluster. One that grows by itself has no number of workers, and is more than one machine."""
     over = config.databricks.overrides.cluster
     result = merged(settings, over)
-    if "autoscale" in over:
+    if over.get("autoscale") is not None:
         result.pop("num_workers", None)
         result["spark_conf"] = {k: v for k, v in result.get("spark_conf", {}).items() if k not in _SINGLE_NODE}
         result["custom_tags"] = {k: v for k, v in result["custom_tags"].items() if k != "ResourceClass"}

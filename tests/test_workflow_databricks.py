@@ -356,6 +356,18 @@ def test_delete_takes_away_what_create_has_made_and_nothing_of_others(api: Api) 
     assert [*api.jobs] == [7, 8]
 
 
+@pytest.mark.parametrize("kind", ["job", "pipeline"])
+def test_delete_leaves_what_a_bundle_has_deployed_to_the_bundle(api: Api, kind: str) -> None:
+    job_id = create(workspace(api))
+    ours = {"name": "distributary games", "tags": {"distributary": "games"}}
+    api.pipelines["p-1"] = ours | {"catalog": "main"}
+    deployed: dict[str, Any] = api.jobs[job_id] if kind == "job" else api.pipelines["p-1"]
+    deployed["deployment"] = {"kind": "BUNDLE", "metadata_file_path": "/Workspace/bundle/state/metadata.json"}
+    with pytest.raises(BadInput, match=f"{kind} .* bundle destroy"):
+        workspace(api).delete()
+    assert [*api.jobs] == [job_id] and [*api.pipelines] == ["p-1"] and api.files
+
+
 def test_a_refusal_is_said_in_one_line(api: Api) -> None:
     api.fault = (403, "PERMISSION_DENIED")
     with pytest.raises(WorkspaceFailed) as caught:

@@ -85,6 +85,9 @@ class Api:
         if route.endswith("/jobs/list"):
             found = [{"job_id": i, "settings": s} for i, s in self.jobs.items() if s["name"] == query["name"][0]]
             return 200, {"jobs": found}
+        if route.endswith("/jobs/get"):
+            number = int(query["job_id"][0])
+            return 200, {"job_id": number, "settings": self.jobs[number]}
         if route.endswith("/jobs/create"):
             self.jobs[len(self.jobs) + 11] = body
             return 200, {"job_id": len(self.jobs) + 10}

@@ -129,11 +129,16 @@ class Workspace:
 
     def delete(self) -> None:
         """Take away what `create` has made here: the job, the Lakeflow pipeline without its tables, the files. Says
-        each; what is not there is left out. Raises BadInput: a job or a pipeline of our name is not ours."""
+        each; what is not there is left out. Raises BadInput: a job or a pipeline of our name is not ours, or a bundle
+        has deployed it."""
         from databricks.sdk.errors import NotFound
 
         with _translated("deleting what was deployed"):
             job, pipeline = self._find(), self._find_pipeline()
+            if job is not None:
+                _check_not_of_bundle("job", job, self._client.jobs.get(job).settings)
+            if pipeline is not None:
+                _check_not_of_bundle("pipeline", pipeline, self._client.pipelines.get(pipeline).spec)
             if job is not None:
                 self._client.jobs.delete(job)
                 self._say(f"job {job} is deleted")
@@ -210,6 +215,13 @@ class Workspace:
         if job is None:
             raise BadInput(detail=f"there is no job {self.name!r}; make it with --create")
         return job
+
+
+def _check_not_of_bundle(kind: str, its_id: object, settings: Any) -> None:
+    """Raises BadInput. A bundle's own state would go on naming what is gone."""
+    if settings and settings.deployment:
+        detail = f"{kind} {its_id} was deployed by an Asset Bundle: take it away by databricks bundle destroy"
+        raise BadInput(detail=detail)
 
 
 def _tags(settings: Any) -> Mapping[str, str]:

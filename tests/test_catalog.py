@@ -13,6 +13,7 @@ from py4j.protocol import Py4JNetworkError
 
 from distributary.config import Pipeline
 from distributary.running.catalog import register
+from distributary.running.state_names import StateNames
 from distributary.running.wide_views import kept, refresh
 from distributary.state.ledger import Ledger
 from distributary.tables.store import Store
@@ -51,6 +52,25 @@ def test_a_table_that_the_catalog_refuses_stops_no_other(
 def test_a_spark_that_is_gone_is_no_table_s_fault() -> None:
     with pytest.raises(Py4JNetworkError):
         register(session("b", Py4JNetworkError("gone")), "games", {"a": "/lake/a", "b": "/lake/b"})
+
+
+def test_a_catalog_that_refuses_a_name_of_the_state_stops_no_batch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Pipeline.model_validate(
+        {
+            "pipeline": "games", "source": {"type": "delta", "path": str(tmp_path / "source")},
+            "registry": {"path": str(tmp_path / "registry")}, "tables": {"root": str(tmp_path / "lake")},
+            "state_database": "no_such",
+        }
+    )  # fmt: skip
+    write_deltalake(config.state_folder.ledger, pa.table({"batch": [1]}))
+    names = StateNames(session("no_such", ValueError("who may not make it")), config, Store())
+    for _ in range(2):
+        names.give()
+    assert ["who may not make it" in record.getMessage() for record in caplog.records] == [True], "said once"
+    with pytest.raises(Py4JNetworkError):
+        StateNames(session("no_such", Py4JNetworkError("gone")), config, Store()).give()
 
 
 def test_a_view_that_the_catalog_refuses_stops_no_other_and_is_made_by_a_later_run(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from pyspark.sql import SparkSession
 
 from distributary.config import Pipeline
-from distributary.running.catalog import name_tables
+from distributary.names import quoted_parts
+from distributary.running.catalog import entering, name_tables, one_name
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -30,12 +33,14 @@ class StateNames:
         self._left = {} if config.state_database is None else state_tables(config)
 
     def give(self) -> None:
-        """After a batch. Raises CatalogDown."""
+        """After a batch. What Spark's catalog refuses is said, and tried again by the next run. Raises CatalogDown."""
         if not self._left or self._config.state_database is None:
             return
         written = {name: path for name, path in self._left.items() if self._is_there(path)}
         if written:
-            name_tables(self._spark, self._config.tables, self._config.state_database, written)
+            database, tables = self._config.state_database, self._config.tables
+            with one_name(quoted_parts(database)) if entering(tables) is None else nullcontext():
+                name_tables(self._spark, tables, database, written)
         self._left = {name: path for name, path in self._left.items() if name not in written}
 
     def _is_there(self, path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,13 @@ def test_plain_messages_are_read_and_the_other_ways_are_named(tmp_path: Path, id
     assert all(one.route for one in inspect(load_document(keys), 9).records)
 
 
+def test_a_way_that_lacks_a_line_of_the_first_says_so() -> None:
+    given = {"pipeline": "a", "source": {"type": "kafka"}, "tables": {"root": "lake"}}
+    first = {"envelope": "none", "payload": {"format": "avro"}}
+    text = Beginning(given, first, ({"envelope": {"route": "kind"}}, {"envelope": "none"})).text()
+    assert "# or: envelope: {route: kind}\n#     # without payload\n# or: # without payload\n" in text
+
+
 def test_texts_and_bytes_need_no_registry(tmp_path: Path) -> None:
     texts = begin(document(tmp_path / "a", {"value": [b'{"a": 1}', b"plain"]}, registry=False))
     assert of_text(texts)["payload"] == {"format": "text"}
@@ -90,7 +98,18 @@ def test_json_without_a_registry_is_read_by_its_fields(tmp_path: Path) -> None:
     columns = {"kind": "string", "n": "double"}
     assert keys["payload"] == {"format": "json", "framing": "none", "columns": columns}
     assert keys["envelope"] == {"format": "none", "route": {"constant": "games"}}
-    assert "route: kind" in found.text(), "the other way is named"
+    assert "# or: envelope: {format: none, route: kind}\n" in found.text(), "the other way is named, its own line alone"
+
+
+def test_each_other_way_is_lines_that_a_pipeline_takes_when_they_replace_the_first(tmp_path: Path) -> None:
+    values = [b'{"kind": "sale", "n": 1}', b'{"kind": "gift", "n": 2}']
+    found = begin(document(tmp_path, {"value": pa.array(values, pa.binary())}, registry=False))
+    ways = re.findall(r"^# or: (.*(?:\n#     .*)*)", found.text(), re.MULTILINE)
+    assert len(ways) == len(found.others) > 1
+    for way, lines in zip(ways, found.others, strict=True):
+        replaced = {**yaml.safe_load(found.text()), **yaml.safe_load(way.replace("\n#     ", "\n"))}
+        load_document(replaced)
+        assert {key: replaced[key] for key in lines} == lines
 
 
 @pytest.mark.parametrize("name", ["@type", "a: kind}", "yes", "kind\u2028trigger", "kind\x85", "\x80kind", "😀", '"#'])

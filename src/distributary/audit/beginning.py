@@ -234,8 +234,7 @@ def _text(beginning: Beginning) -> str:
         blocks.append(_block("registry", document["registry"], ()))
     blocks += ["", *(f"# {note}" for note in beginning.notes)]
     blocks += [f"{key}: {_flow(value)}" for key, value in beginning.lines.items()]
-    for lines in beginning.others:
-        blocks.append("# or: " + ", ".join(f"{key}: {_flow(value)}" for key, value in lines.items()))
+    blocks += [_instead(beginning.lines, other) for other in beginning.others]
     blocks += ["", _block("tables", document["tables"], _TABLE_NOTES[document["source"]["type"] == "datastream"])]
     other_keys = {key: value for key, value in document.items() if key not in _OWN}
     other_keys.setdefault("trigger", {"every": "10 seconds"})
@@ -261,6 +260,13 @@ _TABLE_NOTES: Mapping[bool, Sequence[str]] = {
         '# merged: "{database}_{table}"',
     ),
 }
+
+
+def _instead(lines: Lines, other: Lines) -> str:
+    """What of `other` is not in `lines` already: comments, each of them a line that replaces the one of its key."""
+    wanted = [f"{key}: {_flow(value)}" for key, value in other.items() if lines.get(key) != value]
+    wanted += [f"# without {key}" for key in lines if key not in other]
+    return "# or: " + "\n#     ".join(wanted)
 
 
 def _block(key: str, values: Mapping[str, Any], notes: Sequence[str]) -> str:

@@ -30,10 +30,13 @@ _COLON = (
     "a second colon in this line, no space after the colon of the line before, or a line that is indented too far; a "
     "text with `: ` in it needs quotes"
 )
+_BACKSLASH = "a backslash in double quotes; write each backslash twice, or put the text in single quotes"
 _COMMON = (
     ("", "'\\t'", "a tab; YAML takes spaces only"),
     ("quoted scalar", "unexpected end of stream", "the text that begins here has no quote at its end"),
     ("simple key", "expected ':'", "a key needs a colon and a space after it, as in `topic: events`"),
+    ("", "unknown escape character", _BACKSLASH),
+    ("", "escape sequence of", _BACKSLASH),
     ("", "expected <block end>", _INDENT),
     (
         "",

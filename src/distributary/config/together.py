@@ -42,7 +42,9 @@ def check_together(config: Pipeline) -> None:
         needing = (
             f"{config.payload.format} payloads" if config.payload.has_schema else f"{config.envelope.format} envelopes"
         )
-        raise fault("registry", f"{needing} need a registry: give url (a server) or path (embedded)")
+        instead = "; or, where messages are JSON without a schema, payload: {format: json, framing: none}"
+        hint = instead if config.payload.format == "json" and config.envelope.format == "none" else ""
+        raise fault("registry", f"{needing} need a registry: give url (a server) or path (embedded){hint}")
     _check_route(config)
     _check_fields(config)
     bare = config.envelope.format == "protobuf" and config.envelope.framing == "none"

@@ -30,6 +30,7 @@ from distributary.engine.messages.stored_changes import ids_of
 from distributary.engine.messages.tasks import listed_task
 from distributary.engine.packing import BUCKET_BYTES, Packing, pack, refs
 from distributary.state.journal import Refusals
+from distributary.tables.spark_types import struct_of
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What a task does with its chunks (`CHUNK_SCHEMA`)."""
@@ -162,7 +163,7 @@ class CarriedChunks(BatchChunks):
         # `get`: a chunk that is of no concern here may lie beyond its task's list.
         bucket = F.get(F.get(buckets, F.col("task")), F.col("seq"))
         frame = self.frame.withColumn("bucket", bucket).where("bucket >= 0")
-        return frame.repartitionById(packing.buckets, "bucket").mapInArrow(task, columns)
+        return frame.repartitionById(packing.buckets, "bucket").mapInArrow(task, _struct(columns))
 
     def release(self, *, succeeded: bool) -> None:
         self.frame.unpersist()
@@ -196,7 +197,11 @@ class SpooledChunks(BatchChunks):
             for chunks in lists:
                 out.write_batch(pa.RecordBatch.from_pylist(chunks, schema=CHUNK_SCHEMA))
         numbers = self.spark.range(0, packing.buckets, 1, packing.buckets)
-        return numbers.mapInArrow(partial(listed_task, lists=path, task=task), columns)
+        return numbers.mapInArrow(partial(listed_task, lists=path, task=task), _struct(columns))
 
     def release(self, *, succeeded: bool) -> None:
         close_spool(self.folder, reuse=succeeded)
+
+
+def _struct(columns: str | StructType) -> StructType:
+    return struct_of(columns) if isinstance(columns, str) else columns

@@ -49,6 +49,7 @@ from distributary.state.journal import Journal, Refusals
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.spark_engine import SPARK_ERRORS, SparkEngine, spark_schema
+from distributary.tables.spark_types import struct_of
 from distributary.tables.store import Store
 from distributary.tables.tip import Tip
 
@@ -177,12 +178,12 @@ class Fanout:
         return self.spark.range(0, len(files.tasks), 1, len(files.tasks))
 
     def _cut(self, rows: DataFrame | BatchFiles, reader: EnvelopeReader) -> BatchChunks:
-        spool = None if self.spool is None else self.spool.open()
+        spool, columns = None if self.spool is None else self.spool.open(), struct_of(CHUNK_DDL)
         if isinstance(rows, BatchFiles):
             task = partial(demux_files_task, files=rows, reader=reader, spool=spool)
-            cut = self._numbers(rows).mapInArrow(task, CHUNK_DDL)
+            cut = self._numbers(rows).mapInArrow(task, columns)
         else:
-            cut = rows.mapInArrow(partial(demux_task, reader=reader, spool=spool), CHUNK_DDL)
+            cut = rows.mapInArrow(partial(demux_task, reader=reader, spool=spool), columns)
         return CarriedChunks.of(cut, reader.refused) if spool is None else SpooledChunks.of(cut, reader.refused, spool)
 
     def spec(

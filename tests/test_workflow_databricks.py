@@ -349,7 +349,8 @@ def test_delete_takes_away_what_create_has_made_and_nothing_of_others(api: Api) 
     folder = "/Workspace/Users/eve@x.org/distributary/games"
     assert said[-2:] == [f"job {job_id} is deleted", f"{folder} is deleted"]
     found.delete()
-    assert len(said) == 3, "nothing is there any more"
+    nothing = f"nothing is there: no job or pipeline 'distributary games', and no {folder}"
+    assert said[3:] == [nothing]
     api.jobs[8] = {"name": "distributary games"}
     with pytest.raises(BadInput, match="not this pipeline's"):
         found.delete()

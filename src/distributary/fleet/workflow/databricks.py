@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -129,7 +129,7 @@ class Workspace:
 
     def delete(self) -> None:
         """Take away what `create` has made here: the job, the Lakeflow pipeline without its tables, the files. Says
-        each; what is not there is left out. Raises BadInput: a job or a pipeline of our name is not ours, or a bundle
+        each, or that nothing is there. Raises BadInput: a job or a pipeline of our name is not ours, or a bundle
         has deployed it."""
         from databricks.sdk.errors import NotFound
 
@@ -145,10 +145,13 @@ class Workspace:
             if pipeline is not None:
                 self._client.pipelines.delete(pipeline, cascade=False)
                 self._say(f"pipeline {pipeline} is deleted; its tables stay")
-            with suppress(NotFound):
-                folder = self._folder()
+            folder = self._folder()
+            try:
                 self._client.workspace.delete(folder, recursive=True)
                 self._say(f"{folder} is deleted")
+            except NotFound:
+                if job is None and pipeline is None:
+                    self._say(f"nothing is there: no job or pipeline {self.name!r}, and no {folder}")
 
     def run(self) -> Started:
         """Start the job now. Raises BadInput when there is none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -32,6 +33,8 @@ PAGE = ROOT / "docs" / "peers.md"
 
 def main() -> int:
     options = _options()
+    # Whoever ends this ends the broker and the peer with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     size = QUICK if options.quick else Size()
     root = Path(tempfile.mkdtemp(prefix="peers-", dir=options.dir))
     path = options.results or (None if options.quick else RESULTS)

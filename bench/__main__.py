@@ -53,6 +53,7 @@ NAMES = (
     "merge_memory",
     "merged_row_bytes",
     "history_vs_spark",
+    "table_features",
 )
 
 

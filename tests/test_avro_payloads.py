@@ -166,6 +166,13 @@ def test_a_record_that_nests_without_end_is_rejected() -> None:
     assert split.rows.to_pylist() == [{"next": None}]
 
 
+@pytest.mark.parametrize("kind", ["long", "double", "string", "boolean", {"type": "fixed", "name": "f", "size": 4}])
+def test_records_that_end_too_early_say_the_same_in_words(kind: Any) -> None:
+    cut = long(9) + b"a" if kind == "string" else b""
+    split = decode(of_field(kind), cut, cut)
+    assert [one.detail for one in split.rejected] == ["ValueError: it ends in the middle of a value"] * 2
+
+
 def test_a_list_of_items_that_take_no_bytes_is_bounded() -> None:
     split = decode(of_field({"type": "array", "items": "null"}), long(2**40) + b"\0", long(3) + b"\0")
     assert ([one.position for one in split.rejected], values(split)) == ([0], [[None, None, None]])

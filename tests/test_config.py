@@ -379,6 +379,16 @@ def test_a_wrong_type_says_what_is_allowed(tmp_path: Path, changes: dict[str, An
             "registry",
             "or, where messages are JSON without a schema, payload: {format: json, framing: none}",
         ),
+        (
+            {"registry": None, "payload": {"format": "text"}, "envelope": {"route": "kind"}},
+            "registry",
+            "an envelope is protobuf unless envelope.format says otherwise: none, where the message is the payload",
+        ),
+        (
+            {"envelope__route": ["meta", "kind"]},
+            "envelope.route",
+            "a field by its path, as in meta.kind, or where else",
+        ),
         ({"registry": {}}, "registry.url", "exactly one of url (a server) and path"),
         ({"registry__url": "http://h"}, "registry.url", "exactly one of url (a server) and path"),
         ({"registry__username": "u"}, "registry.password", "go together"),

@@ -157,6 +157,10 @@ class Envelope(Model):
     @field_validator("route", mode="before")
     @classmethod
     def _path(cls, value: object) -> object:
+        if isinstance(value, list):
+            raise ValueError(
+                "give a field by its path, as in meta.kind, or where else the route is, as in {from: topic}"
+            )
         return {"field": value} if isinstance(value, str) else value
 
     @model_validator(mode="before")

@@ -42,14 +42,23 @@ def check_together(config: Pipeline) -> None:
         needing = (
             f"{config.payload.format} payloads" if config.payload.has_schema else f"{config.envelope.format} envelopes"
         )
-        instead = "; or, where messages are JSON without a schema, payload: {format: json, framing: none}"
-        hint = instead if config.payload.format == "json" and config.envelope.format == "none" else ""
-        raise fault("registry", f"{needing} need a registry: give url (a server) or path (embedded){hint}")
+        detail = f"{needing} need a registry: give url (a server) or path (embedded)"
+        raise fault("registry", detail + _instead_of_registry(config))
     _check_route(config)
     _check_fields(config)
     bare = config.envelope.format == "protobuf" and config.envelope.framing == "none"
     if bare and config.envelope.proto is None and config.envelope_subject is None:
         raise fault("envelope.proto", "a bare envelope (framing none) needs its schema: give proto or subject")
+
+
+def _instead_of_registry(config: Pipeline) -> str:
+    """What else may be meant, where a key was left out that would say it."""
+    if config.payload.format == "json" and config.envelope.format == "none":
+        return "; or, where messages are JSON without a schema, payload: {format: json, framing: none}"
+    if not config.payload.has_schema and "format" not in config.envelope.model_fields_set:
+        said = "an envelope is protobuf unless envelope.format says otherwise"
+        return f"; {said}: none, where the message is the payload"
+    return ""
 
 
 def _check_route(config: Pipeline) -> None:

@@ -125,7 +125,11 @@ class AvroDecoder:
         if not self._is_bounded:
             EventWalk(self._record, memoryview(body)).end(0)
         stream = io.BytesIO(body)
-        value = fastavro.schemaless_reader(stream, self._tree.reader, None)
+        try:
+            value = fastavro.schemaless_reader(stream, self._tree.reader, None)
+        except EOFError:
+            # Its own words are none, or name an object's place in memory, so that no two details were alike.
+            raise ValueError("it ends in the middle of a value") from None
         if (left_over := len(body) - stream.tell()) > 0:
             raise ValueError(f"{left_over:,} bytes stand behind its end")
         return _plain(self._record, value)

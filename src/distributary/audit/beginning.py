@@ -264,9 +264,9 @@ _TABLE_NOTES: Mapping[bool, Sequence[str]] = {
 
 def _instead(lines: Lines, other: Lines) -> str:
     """What of `other` is not in `lines` already: comments, each of them a line that replaces the one of its key."""
-    wanted = [f"{key}: {_flow(value)}" for key, value in other.items() if lines.get(key) != value]
-    wanted += [f"# without {key}" for key in lines if key not in other]
-    return "# or: " + "\n#     ".join(wanted)
+    other_lines = [f"{key}: {_flow(value)}" for key, value in other.items() if lines.get(key) != value]
+    other_lines += [f"# without {key}" for key in lines if key not in other]
+    return "# or: " + "\n#     ".join(other_lines)
 
 
 def _block(key: str, values: Mapping[str, Any], notes: Sequence[str]) -> str:

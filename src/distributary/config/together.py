@@ -56,8 +56,8 @@ def _instead_of_registry(config: Pipeline) -> str:
     if config.payload.format == "json" and config.envelope.format == "none":
         return "; or, where messages are JSON without a schema, payload: {format: json, framing: none}"
     if not config.payload.has_schema and "format" not in config.envelope.model_fields_set:
-        said = "an envelope is protobuf unless envelope.format says otherwise"
-        return f"; {said}: none, where the message is the payload"
+        default = "an envelope is protobuf unless envelope.format says otherwise"
+        return f"; {default}: none, where the message is the payload"
     return ""
 
 

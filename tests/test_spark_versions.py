@@ -5,9 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+from pyspark.sql.types import DataType, LongType, StructField, StructType, TimestampType
 
 from distributary.cli.entry import _unexpected
+from distributary.engine.messages.chunks import CHUNK_DDL, CHUNK_SCHEMA
+from distributary.engine.messages.tasks import RESULT_DDL
 from distributary.errors import EnvironmentFault, Exit
 from distributary.spark.versions import KNOWN, check_since, check_spark, packages_of
 from distributary.tables import spark_types
@@ -50,6 +52,12 @@ def test_a_module_that_this_spark_does_not_have_is_told_as_such(capsys: pytest.C
     error = ModuleNotFoundError("No module named 'pyspark.pipelines'", name="pyspark.pipelines")
     assert _unexpected(error) == Exit.ENVIRONMENT
     assert "has not all that this needs (No module named 'pyspark.pipelines')" in capsys.readouterr().err
+
+
+def test_the_columns_of_a_batchs_jobs_are_known_without_a_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(DataType, "fromDDL")  # it asks the JVM, or fails where there is none
+    assert spark_types.arrow_schema(spark_types.struct_of(CHUNK_DDL)) == CHUNK_SCHEMA
+    assert spark_types.arrow_schema(spark_types.struct_of(RESULT_DDL)) == pa.schema({"body": pa.binary()})
 
 
 def test_times_are_in_utc_also_by_a_spark_that_is_not_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from distributary.audit.judge.opened_records import Record
 from distributary.audit.judge.raw_records import Place, PlacedRecord
 from distributary.audit.quarantined import quarantined_rows
 from distributary.audit.verify import Verification, verify
+from distributary.cli.render import verification_text
 from tests.sparkless_messages import Players
 
 TEXTS = {
@@ -68,6 +69,14 @@ def test_a_right_table_is_verified(players: Players, monkeypatch: pytest.MonkeyP
     found = verified(players, monkeypatch)
     assert (found.ok, found.problems, found.notes) == (True, (), ())
     assert (found.rows_in, found.rows_written, found.rows_quarantined, found.tables[0].rows_compared) == (8, 7, 1, 4)
+
+
+def test_values_are_said_to_be_of_the_rows_that_live_not_of_all_messages(
+    players: Players, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = verified(players, monkeypatch)
+    assert found.tables[0].rows_living == 4
+    assert "values compared: 4 of 4 rows" in str(verification_text(found))
 
 
 def _changed(players: Players, **values: Any) -> None:

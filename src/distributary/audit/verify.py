@@ -40,7 +40,8 @@ TABLES_AT_A_TIME = 8
 class TableCheck:
     """One table: what came in by the ledger, and where it was found. `rows_written`: in the table's own files.
 
-    `rows_compared`: with their records, value by value.
+    `rows_compared`: with their records, value by value. `rows_living`: of a table with keys, the rows that could be;
+    None where each row that was written could.
     `schema_ids`: rows found by writer schema. `rows_pending`: rows of a batch that is not finished; not counted.
     `rows_foreign`: rows of other writers.  rows_in = rows_written + rows_quarantined + rows_lost - rows_duplicated.
     """
@@ -59,6 +60,7 @@ class TableCheck:
     rows_foreign: int = 0
     problems: tuple[str, ...] = ()
     rows_compared: int = 0
+    rows_living: int | None = None
 
 
 @dataclass(frozen=True)

@@ -199,14 +199,16 @@ def _judged(
         text = f"{compared.unjudged} rows are of records that the source or the books do not have; they were not judged"
         fold.notes.append(f"{shown(table.route)}: {text}")
     problems = [f"{count} {text}" for text, count in compared.wrong.items() if count]
-    return replace(table, rows_compared=compared.rows, problems=(*table.problems, *problems))
+    every = (*table.problems, *problems)
+    return replace(table, rows_compared=compared.rows, rows_living=compared.living, problems=every)
 
 
 @dataclass
 class Compared:
-    """`rows`: whose values were compared. `wrong`: in words, and how often."""
+    """`rows`: whose values were compared, of `living` ones. `wrong`: in words, and how often."""
 
     rows: int = 0
+    living: int = 0
     unjudged: int = 0
     wrong: Counter[str] = field(default_factory=Counter)
 
@@ -232,8 +234,10 @@ def compare(
                 compared.wrong["rows are not of the newest record of their key"] += 1
             elif newest_of_key.gone != bool(row["_deleted"]):
                 compared.wrong["rows are deleted, or are not, unlike their newest record says"] += 1
-            elif not newest_of_key.gone and (deep or len(right) < SAMPLE):
-                right[place] = row
+            elif not newest_of_key.gone:
+                compared.living += 1
+                if deep or len(right) < SAMPLE:
+                    right[place] = row
         _compare_values(fold, route, right, source, compared)
     missing = sum(key not in keys_seen and not newest_of_key.gone for key, newest_of_key in newest.items())
     compared.wrong["keys have no row in the table"] += missing

@@ -660,6 +660,11 @@ def test_an_index_path_that_leads_nowhere_is_a_bad_index(path: str) -> None:
         decoder_for(schema(OUTER), path)
 
 
+def test_a_message_index_beyond_the_last_says_how_many_there_are() -> None:
+    with pytest.raises(BadIndex, match=r"path 0\.8: no message at 0\.8, there are \d+, numbered from 0 on"):
+        decoder_for(schema(OUTER), "0.8")
+
+
 def test_two_schemas_with_the_same_names_do_not_meet() -> None:
     one, two = (
         compile_text(f"{P3} package event; message event {{ {f} }}", file="event.proto")

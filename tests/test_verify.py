@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from distributary.audit import recount
 from distributary.audit.verify import TableCheck, Verification, verify
+from distributary.cli.render import verification_text
 from distributary.engine.messages.task_spec import ORIGIN
 from distributary.errors import Exit, Reason, StoreUnreadable
 from distributary.state.ledger import Entry, replay_stream
@@ -118,6 +119,13 @@ def test_a_swapped_schema_id_shows_though_the_number_of_rows_is_right(made: Lake
     made.append("ann_game", made.rows(1, {1: 15}), Txn("other", 0))
     said = found(verify(made.config), "ann_game")
     assert (said.rows_written, said.rows_lost, said.rows_duplicated) == (50, 15, 15)
+
+
+def test_a_route_whose_rows_are_all_set_aside_is_no_table() -> None:
+    held = TableCheck("go", "lake/go", "task", rows_in=3, rows_written=2, rows_quarantined=1)
+    tables = (held, TableCheck("chess", None, "task", rows_in=2, rows_quarantined=2))
+    said = Verification("games", True, 5, 2, 3, 0, 0, 0, tables, {}, (), ())
+    assert str(verification_text(said)).startswith("verified: 5 rows in = 2 in 1 table + 3 in the quarantine;")
 
 
 def test_a_missing_quarantine_row_is_lost(made: Lake) -> None:

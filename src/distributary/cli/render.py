@@ -116,8 +116,10 @@ def _change(table: TablePlan) -> Text:
 
 def verification_text(result: Verification) -> RenderableType:
     """One line when all is well; else a line for each problem."""
+    # A route of which every row is in the quarantine has no table.
+    tables = sum(not 0 < t.rows_in == t.rows_quarantined for t in result.tables)
     counted = (
-        f"{result.rows_in:,} rows in = {result.rows_written:,} in {number_of(len(result.tables), 'table')} "
+        f"{result.rows_in:,} rows in = {result.rows_written:,} in {number_of(tables, 'table')} "
         f"+ {result.rows_quarantined:,} in the quarantine"
     )
     if result.tombstones:

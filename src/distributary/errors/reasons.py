@@ -58,8 +58,9 @@ class Reason(StrEnum):
     )
     BAD_INDEX = (
         "BAD_INDEX",
-        "The header names a message that the schema does not have.",
-        "Have the producer's serializer checked; `payload.legacy_varints` reads what old Confluent clients wrote.",
+        "The header, or an Any, names a message that the schema does not have.",
+        "Have the producer's serializer checked; `payload.legacy_varints` reads what old Confluent clients wrote. The "
+        "type of an Any must be imported by the schema that wrote the record.",
     )
     UNKNOWN_SCHEMA_ID = (
         "UNKNOWN_SCHEMA_ID",

@@ -43,11 +43,11 @@ $(ARCHIVE): $(READY)
 test: $(READY) $(ARCHIVE) ## run all tests (ARGS="-k name" for some; REQUIRE_SERVICES=1 fails where a service is missing)
 	$(BIN)/python -m pytest $(COVERAGE) $(SPREAD) $(ARGS)
 
-check: $(READY) ## lint, format, types and the order of the modules; changes nothing
+check: $(READY) ## lint, format, types, the order of the modules and their words; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layers.py
+	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_words.py
 
 format: $(READY) ## rewrite the code in the one format
 	$(BIN)/ruff check --fix .

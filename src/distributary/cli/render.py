@@ -132,8 +132,8 @@ def verification_text(result: Verification) -> RenderableType:
         lines = [f"NOT verified: {result.rows_lost:,} rows lost, {result.rows_duplicated:,} rows doubled; {counted}"]
         lines += [f"  {shown(problem, ERROR_CHARS)}" for problem in result.problems]
     if compared := sum(t.rows_compared for t in result.tables):
-        held = sum(t.rows_written if t.rows_living is None else t.rows_living for t in result.tables)
-        lines.append(f"values compared: {compared:,} of {held:,} rows")
+        in_tables = sum(t.rows_written if t.rows_living is None else t.rows_living for t in result.tables)
+        lines.append(f"values compared: {compared:,} of {in_tables:,} rows")
     lines += [f"lost at the source, with your consent: {shown(loss, ERROR_CHARS)}" for loss in result.source_losses]
     lines += [f"not judged: {shown(note, ERROR_CHARS)}" for note in result.notes]
     return Text("\n".join(lines), style="" if result.ok else "red")

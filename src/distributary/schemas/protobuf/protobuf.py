@@ -138,8 +138,8 @@ def _name_at(messages: list[DescriptorProto], scope: str, path: str, raw: bool) 
         index = int(step)
         if index >= len(messages) or messages[index].options.map_entry:
             path_so_far = ".".join(steps[: depth + 1])
-            there = f"there are {len(messages)}, numbered"
-            raise BadIndex(f"message index path {path}: no message at {path_so_far}, {there} from 0 on")
+            count = f"there are {len(messages)}, numbered"
+            raise BadIndex(f"message index path {path}: no message at {path_so_far}, {count} from 0 on")
         message = messages[index]
         scope = f"{scope}.{message.name}" if scope else message.name
         messages = [inner for inner in message.nested_type if raw or not inner.options.map_entry]

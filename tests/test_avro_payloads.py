@@ -173,6 +173,11 @@ def test_records_that_end_too_early_say_the_same_in_words(kind: Any) -> None:
     assert [one.detail for one in split.rejected] == ["ValueError: it ends in the middle of a value"] * 2
 
 
+def test_a_record_with_bytes_behind_its_end_says_how_many() -> None:
+    split = decode(of_field("long"), long(9) + b"x", long(9) + b"xy")
+    assert [one.detail for one in split.rejected] == [f"ValueError: bytes behind its end: {n}" for n in (1, 2)]
+
+
 def test_a_list_of_items_that_take_no_bytes_is_bounded() -> None:
     split = decode(of_field({"type": "array", "items": "null"}), long(2**40) + b"\0", long(3) + b"\0")
     assert ([one.position for one in split.rejected], values(split)) == ([0], [[None, None, None]])

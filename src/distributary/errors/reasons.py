@@ -34,7 +34,7 @@ class Reason(StrEnum):
     NO_ROUTE = (
         "NO_ROUTE",
         "The record does not say which table it is for: its route is empty or not set.",
-        "Let the producer set the field that `envelope.route` names, or name the field that holds it.",
+        "Let the producer set the field, key or header that `envelope.route` names, or name the one that says it.",
     )
     ROUTE_TOO_LONG = (
         "ROUTE_TOO_LONG",

@@ -131,7 +131,7 @@ class AvroDecoder:
             # Its own words are none, or name an object's place in memory, so that no two details were alike.
             raise ValueError("it ends in the middle of a value") from None
         if (left_over := len(body) - stream.tell()) > 0:
-            raise ValueError(f"{left_over:,} bytes stand behind its end")
+            raise ValueError(f"bytes behind its end: {left_over:,}")
         return _plain(self._record, value)
 
     def _store(self, rows: list[Any], positions: list[int], decoded: _Decoded, rejected: dict[int, Rejected]) -> None:

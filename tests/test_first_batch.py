@@ -65,6 +65,14 @@ def test_records_of_several_faults_or_of_one_that_may_mend_itself_are_set_aside(
     assert made.ledger.finished == {made.stream: 0}
 
 
+def test_a_damaged_record_beside_thousands_hides_no_mistake_in_the_file(made: Lake) -> None:
+    with pytest.raises(FirstBatchUnreadable) as raised:
+        _take(made, {"CORRUPT_ENVELOPE": 1, "CORRUPT_PAYLOAD": 1, "NO_ROUTE": 98})
+    said = raised.value.parameters
+    assert (said["rows"], said["reason"]) == (100, "NO_ROUTE"), "its example is one of the many"
+    assert not made.ledger.finished
+
+
 def test_with_force_they_are_set_aside(made: Lake) -> None:
     _take(made, {"BAD_MAGIC": 5}, force=True)
     assert made.ledger.finished == {made.stream: 0}

@@ -19,13 +19,14 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.audit.plan_report import PlanReport, TablePlan, add_counts
 from distributary.config import Pipeline
 from distributary.engine.apart import limited
 from distributary.engine.decisions import Decision
-from distributary.engine.first_batch import Example, is_first, is_unreadable, unreadable
+from distributary.engine.first_batch import Example, is_first, structural_reason, unreadable
 from distributary.engine.messages.batch_chunks import BatchChunks
 from distributary.engine.messages.chunks import read_records, read_rejected
 from distributary.engine.messages.decode import decode, incoming_schemas
@@ -101,7 +102,7 @@ class DryRun:
         self._fits: dict[str, _Fit] = {}
         self._bad_batches = 0
         self._failure: BaseException | None = None
-        self._example: Example | None = None
+        self._examples: dict[str, Example] = {}
 
     def go(self) -> None:
         try:
@@ -170,8 +171,9 @@ class DryRun:
     def _check_first(self, rows_in: int) -> None:
         """Raises FirstBatchUnreadable where a run would."""
         first = self.plan.batches == 1 and is_first(self.config, self.ledger.finished)
-        if first and self._example is not None and is_unreadable(rows_in, self.plan.reasons):
-            raise unreadable(self.config, rows_in, self._example)
+        example = self._examples.get(structural_reason(rows_in, self.plan.reasons) or "")
+        if first and example is not None:
+            raise unreadable(self.config, rows_in, example)
 
     # -- one table -----------------------------------------------------------------------------------------
 
@@ -244,7 +246,8 @@ class DryRun:
             if counted.outcome is None:
                 rows, bad = rows + sum(counted.nameless.values()), bad + sum(counted.nameless.values())
                 self._add_nameless(counted.nameless)
-                self._example = self._example or counted.example
+                if counted.example is not None:
+                    self._examples.setdefault(counted.example.reason, counted.example)
             else:
                 rows += counted.outcome.rows_in
                 bad += 0 if counted.outcome.state == "failed" else sum(counted.outcome.reasons.values())
@@ -343,7 +346,9 @@ def _count_task(
         if chunk["kind"] == "bad":
             rows = read_rejected(chunk["blob"])
             reasons = Counter(rows.column("reason").to_pylist())
-            yield encode_result(_Counted(None, reasons, _unknown([rows]), _example(rows)))
+            yield encode_result(
+                _Counted(None, reasons, _unknown([rows]), _example(rows, max(reasons, key=lambda name: reasons[name])))
+            )
         elif chunk["kind"] == "rows":
             records = [(json.loads(chunk["groups"]), read_records(chunk["blob"]))]
             for piece in cut_pieces(records, schemas, raw_nested_indexes=spec.raw_nested_indexes):
@@ -353,8 +358,9 @@ def _count_task(
                 yield encode_result(_Counted(outcome, {}, _unknown(bad)))
 
 
-def _example(rows: pa.RecordBatch) -> Example:
-    return Example(**rows.slice(0, 1).select(["reason", "detail", "level", "value"]).to_pylist()[0])
+def _example(rows: pa.RecordBatch, reason: str) -> Example:
+    of_reason = rows.filter(pc.equal(rows.column("reason"), reason))
+    return Example(**of_reason.slice(0, 1).select(["reason", "detail", "level", "value"]).to_pylist()[0])
 
 
 def _unknown(rejected: Sequence[pa.Table | pa.RecordBatch]) -> Mapping[str, int]:

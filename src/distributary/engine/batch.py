@@ -14,11 +14,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from distributary.config import Pipeline
 from distributary.engine.changes.ledger_fields import ledger_fields
-from distributary.engine.first_batch import Example, is_first, is_unreadable, unreadable
+from distributary.engine.first_batch import Example, is_first, structural_reason, unreadable
 from distributary.engine.outcomes import Delivered, Outcome
 from distributary.engine.replay import ReplayReport
 from distributary.errors import QuarantineLimit, Reason
@@ -122,11 +123,14 @@ class BatchWriter:
     def _check_first(self, report: BatchReport, delivered: Delivered) -> None:
         """Raises FirstBatchUnreadable."""
         first = is_first(self.config, self.ledger.finished)
-        if self.force or not first or not is_unreadable(report.rows_in, report.reasons):
+        reason = structural_reason(report.rows_in, report.reasons)
+        if self.force or not first or reason is None:
             return
         uri, store = self.delivery.quarantine, self.delivery.store
         names = ["reason", "detail", "level", "value"]
-        row = next(read_file(uri, delivered.quarantine[0].path, names, store)).slice(0, 1).to_pylist()[0]
+        pieces = (piece for file in delivered.quarantine for piece in read_file(uri, file.path, names, store))
+        examples = (piece.filter(pc.equal(piece.column("reason"), reason)).slice(0, 1).to_pylist() for piece in pieces)
+        row = next(rows[0] for rows in examples if rows)
         for file in delivered.quarantine:
             store.delete(uri, file.path)
         raise unreadable(self.config, report.rows_in, Example(**row))

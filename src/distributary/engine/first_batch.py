@@ -23,6 +23,8 @@ STRUCTURAL = frozenset(
     }
 )
 """What a wrong word in the pipeline file makes of every record."""
+MOST = 0.95
+"""The share of records that fail for it: the others are damaged in some way of their own."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,12 @@ def is_first(config: Pipeline, finished: Mapping[str, int]) -> bool:
     return not finished and config.share is None
 
 
-def is_unreadable(rows_in: int, reasons: Mapping[str, int]) -> bool:
-    """Do all rows of a batch fail for one structural reason?"""
-    return rows_in > 0 and len(reasons) == 1 and set(reasons) <= STRUCTURAL and sum(reasons.values()) == rows_in
+def structural_reason(rows_in: int, reasons: Mapping[str, int]) -> str | None:
+    """For which the rows of a batch fail, where none of them is read; some damaged ones may be beside."""
+    if not reasons or sum(reasons.values()) != rows_in:
+        return None
+    reason = max(reasons, key=lambda name: reasons[name])
+    return reason if reason in STRUCTURAL and reasons[reason] >= MOST * rows_in else None
 
 
 def unreadable(config: Pipeline, rows_in: int, example: Example) -> FirstBatchUnreadable:

@@ -8,12 +8,9 @@ nothing goes wrong. The processes are started, and have consumed, decoded and wr
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +21,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from ptars import HandlerPool, PtarsConfig
 
-from bench.workload import TOPIC, Workload
+from bench.workload import TOPIC, ReadyProcesses, Workload
 from distributary.schemas.registry.compile import compile_text
 from distributary_simulate.games.schemas import WRAPPER_TEXT
 
@@ -35,32 +32,20 @@ AT_A_TIME = 50_000
 PATIENCE_SEC = 60.0
 
 
-class BareKafka:
-    """Within its `with` a process for each partition of the topic; `round` takes all that has come since the last."""
+class BareKafka(ReadyProcesses):
+    """A process for each partition of the topic; `round` takes all that has come since the last."""
 
     def __init__(self, work: Workload, servers: str, partitions: int) -> None:
         self.uris = {game: str(work.root / "bare" / game) for game in work.names}
         events = {game: (work.compiled(game).descriptor_set, uri) for game, uri in self.uris.items()}
-        self._given = servers, compile_text(WRAPPER_TEXT).descriptor_set, events
-        self._partitions = partitions
+        envelope = compile_text(WRAPPER_TEXT).descriptor_set
+        super().__init__(
+            prepare, [(number, servers, envelope, events) for number in range(partitions)], consume_and_write
+        )
 
-    def __enter__(self) -> Self:
-        context = get_context("spawn")
-        self._pools = [ProcessPoolExecutor(1, mp_context=context) for _ in range(self._partitions)]
-        ready = [pool.submit(prepare, number, *self._given) for number, pool in enumerate(self._pools)]
-        self.pids = {pid.result() for pid in ready}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for pool in self._pools:
-            pool.shutdown()
-
-    def round(self) -> float:
-        """Seconds until everything that the topic has now is in the tables."""
-        began = time.monotonic()
-        for done in [pool.submit(consume_and_write) for pool in self._pools]:
-            done.result()
-        return time.monotonic() - began
+    @property
+    def pids(self) -> set[int]:
+        return set(self.prepared)
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -21,7 +20,18 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.measure import Meter
 from bench.result import Case, Result
 from bench.stream import LONGEST_BATCH_SEC, HeldStream, written
-from bench.workload import CORES, Place, Workload, WrongRows, check_games, check_tables, in_child, say, session
+from bench.workload import (
+    CORES,
+    Place,
+    ReadyProcesses,
+    Workload,
+    WrongRows,
+    check_games,
+    check_tables,
+    in_child,
+    say,
+    session,
+)
 from distributary.config import DeltaSource, Pipeline
 from distributary.schemas.protobuf.framing import split_frames
 from distributary.sources.delta import ORIGIN_COLUMNS
@@ -147,37 +157,17 @@ def append_by_spark(root: Path, rows: int, version: int, number: int) -> None:
     frame.write.format("delta").mode("append").save(str(root / "source"))
 
 
-class Limit:
+class Limit(ReadyProcesses):
     """As many processes as cores; each decodes and appends its share of the games, again each round."""
 
     def __init__(self, work: Workload, rows: int, version: int) -> None:
         self.uris = {game: str(work.root / "bare" / game) for game in work.names}
         folder = work.root / "payloads"
         in_child(payloads, work.root, rows, version, folder)
-        self._tasks = [
-            [
-                (work.compiled(game, version).descriptor_set, str(folder / game), self.uris[game])
-                for game in work.names[core::CORES]
-            ]
-            for core in range(CORES)
+        tasks = [
+            (work.compiled(game, version).descriptor_set, str(folder / game), self.uris[game]) for game in work.names
         ]
-
-    def __enter__(self) -> Limit:
-        context = get_context("spawn")
-        self._pools = [ProcessPoolExecutor(1, mp_context=context) for _ in range(CORES)]
-        for future in [pool.submit(prepare, tasks) for pool, tasks in zip(self._pools, self._tasks, strict=True)]:
-            future.result()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for pool in self._pools:
-            pool.shutdown()
-
-    def round(self) -> float:
-        began = time.monotonic()
-        for future in [pool.submit(decode_and_write) for pool in self._pools]:
-            future.result()
-        return time.monotonic() - began
+        super().__init__(prepare, [(tasks[core::CORES],) for core in range(CORES)], decode_and_write)
 
 
 def payloads(root: Path, rows: int, version: int, folder: Path) -> None:

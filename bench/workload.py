@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -149,6 +149,33 @@ def in_child(run: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call `run` in a fresh process, so that no JVM or memory of an earlier case is in its figures."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(run, *args, **kwargs).result()
+
+
+class ReadyProcesses:
+    """Within its `with` plain processes, one for each of `given`, that `prepare(*given)` has made ready; each `round`
+    has all of them `work` once. `prepared`: what `prepare` answered in each."""
+
+    def __init__(self, prepare: Callable[..., T], given: Sequence[tuple[Any, ...]], work: Callable[[], None]) -> None:
+        self._prepare, self._given, self._work = prepare, given, work
+        self.prepared: list[Any] = []
+
+    def __enter__(self) -> Self:
+        context = multiprocessing.get_context("spawn")
+        self._pools = [ProcessPoolExecutor(1, mp_context=context) for _ in self._given]
+        ready = [pool.submit(self._prepare, *given) for pool, given in zip(self._pools, self._given, strict=True)]
+        self.prepared = [future.result() for future in ready]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pool in self._pools:
+            pool.shutdown()
+
+    def round(self) -> float:
+        """Seconds until all have done their work."""
+        began = time.monotonic()
+        for future in [pool.submit(self._work) for pool in self._pools]:
+            future.result()
+        return time.monotonic() - began
 
 
 def say(text: str) -> None:

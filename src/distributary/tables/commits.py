@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from distributary.tables.datafile import DataFile
+from distributary.tables.datafile import DataFile, json_text
 from distributary.tables.files import names_in
 from distributary.tables.put_once import exists, put_once, read
 from distributary.tables.snapshot import ROWS_KEY, Txn
@@ -76,12 +76,8 @@ def commit_text(
     return _lines(actions)
 
 
-_UNESCAPED = json.JSONEncoder(ensure_ascii=False)
-
-
 def _lines(actions: Iterable[Mapping[str, Any]]) -> bytes:
-    """Without escaped pairs: delta-rs (1.6.6) takes those of U+20000 and above for other characters."""
-    return "".join(_UNESCAPED.encode(action) + "\n" for action in actions).encode()
+    return "".join(json_text(action) + "\n" for action in actions).encode()
 
 
 def put_commit(uri: str, store: Store, version: int, text: bytes) -> bool:

@@ -224,7 +224,7 @@ def _value(raw: Any, kind: pa.DataType) -> Any:
 
 
 def _low(value: Any, kind: pa.DataType) -> str | None:
-    return _quoted(value.decode()[:LONGEST_TEXT]) if pa.types.is_string(kind) else _bound(value, kind)
+    return json_text(value.decode()[:LONGEST_TEXT]) if pa.types.is_string(kind) else _bound(value, kind)
 
 
 def _high(value: Any, kind: pa.DataType) -> str | None:
@@ -232,15 +232,15 @@ def _high(value: Any, kind: pa.DataType) -> str | None:
         return _bound(value, kind)
     text = value.decode()
     above = text if len(text) <= LONGEST_TEXT else _above(text[:LONGEST_TEXT])
-    return None if above is None else _quoted(above)
+    return None if above is None else json_text(above)
 
 
 _UNESCAPED = json.JSONEncoder(ensure_ascii=False)
 
 
-def _quoted(text: str) -> str:
-    """As JSON without escaped pairs: delta-rs (1.6.6) takes those of U+20000 and above for other characters."""
-    return _UNESCAPED.encode(text)
+def json_text(value: Any) -> str:
+    """JSON without escaped pairs: delta-rs (1.6.6) takes those of U+20000 and above for other characters."""
+    return _UNESCAPED.encode(value)
 
 
 def _above(prefix: str) -> str | None:
@@ -294,4 +294,4 @@ def _put(into: _Json, path: Sequence[str], text: str | None) -> None:
 def _text(node: _Json | str) -> str:
     if isinstance(node, str):
         return node
-    return "{" + ", ".join(f"{_quoted(name)}: {_text(inner)}" for name, inner in node.items()) + "}"
+    return "{" + ", ".join(f"{json_text(name)}: {_text(inner)}" for name, inner in node.items()) + "}"

@@ -14,7 +14,7 @@ WORKERS ?= 3
 SPREAD := $(if $(ARGS),,-n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=30)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format wheel lowest matrix bench peers chaos faults fuzz docs airflow pictures clean
+.PHONY: help setup demo test check format wheel lowest matrix bench peers chaos faults soak fuzz docs airflow pictures clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,7 +71,7 @@ matrix: $(READY) ## the wheel with each Spark, Delta and Python, into docs/versi
 bench: $(READY) ## run the benchmarks (ONLY=name for one)
 	$(BIN)/python -m bench $(ONLY)
 
-peers: $(READY) ## the same work by other tools, from Maven and PyPI, into docs/peers.md: half an hour (ARGS="--only dlt")
+peers: $(READY) ## the same work by other tools, from Maven and PyPI, into docs/peers.md: twenty minutes (ARGS="--only dlt")
 	$(BIN)/python -m bench.peers $(ARGS)
 
 # The whole of it is KILLS=200: about 40 minutes.
@@ -83,6 +83,11 @@ chaos: $(READY) ## kill every kind of pipeline at random moments, compare all ro
 BATCHES ?= 500
 faults: $(READY) ## neighbours that fail, compare all rows; as root, for it mounts small disks (BATCHES=500 ARGS="--only broker")
 	$(BIN)/python -m tests.faults --batches $(BATCHES) --json bench/results/faults.json $(ARGS)
+
+# 7,000 records a second to 500 tables; needs up to 15 GB of disk. A try: MINUTES=3.
+MINUTES ?= 120
+soak: $(READY) ## hours of one stream with faults, new schemas and routes: is a row lost, does memory grow? (MINUTES=120 ARGS="--events 50_000_000")
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --json bench/results/soak.json $(ARGS)
 
 RECORDS ?= 1000000
 HISTORIES ?= 20000

@@ -16,13 +16,14 @@ import tempfile
 from pathlib import Path
 
 from bench.result import LATEST, PAGE, keep, page
-from bench.workload import Place, say
+from bench.workload import Place, as_installed, say
 
 NAMES = (
     "append_vs_spark_jobs",
     "streams_vs_fanout",
     "tables_scale",
     "scale_parts",
+    "executors",
     "many_batches",
     "pipeline_vs_limit",
     "kafka_fanout",
@@ -47,6 +48,7 @@ NAMES = (
     "merge_vs_spark_small",
     "merge_vs_spark_large",
     "scattered_merges",
+    "tombstones_beside",
     "answers",
     "cold_run",
     "idle",
@@ -61,6 +63,8 @@ def main() -> int:
     """The exit code: 1 when a benchmark failed."""
     options = _options()
     names = options.names or list(NAMES)
+    if not options.quick:
+        as_installed()
     if len(names) == 1:
         _run(names[0], options)
         return 0

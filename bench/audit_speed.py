@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import fastavro
 from deltalake import DeltaTable
 
+from bench.measure import MIB, peak_memory
 from bench.result import Case, Result
 from bench.workload import CORES, Place, Workload, WrongRows, in_child, say
 from distributary.audit.judge.changes import verify_changes
@@ -129,7 +129,7 @@ def _measured(work: Callable[[Path], None], root: Path) -> tuple[float, float, f
 
 
 def _peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return peak_memory() / MIB
 
 
 def _case(label: str, rows: int, ours: tuple[float, ...], plainly: tuple[float, ...]) -> Case:

@@ -26,9 +26,10 @@ from distributary_simulate.games.sinks import write_kafka
 
 NOTE = (
     "Seconds from the producer's send (Kafka's CreateTime) until the Delta commit that holds the record (the commit's "
-    "own timestamp, joined by batch), over all records of a steady load. The producer, the broker and the pipeline "
-    "share the machine. The stream was warmed up by one batch to every table."
+    "own timestamp, joined by batch), over all records of a steady load but those of its first minute, in which the "
+    "JVM still compiles: these are told apart. The producer, the broker and the pipeline share the machine."
 )
+WARM_SEC = 60.0
 SETTLE_SEC = 300.0
 
 
@@ -38,8 +39,8 @@ def run(place: Place) -> Result:
     label = f"{games} routes, {rate:,} records/s, {seconds:g} s"
     details = {k: v for k, v in found.items() if k not in ("p50", "p95")}
     cases = (
-        Case(f"p50 of {label}", "s", found["p50"], goal=3.0, goal_of="ours", details=details),
-        Case("p95", "s", found["p95"], goal=10.0, goal_of="ours"),
+        Case(f"p50 of {label}", "s", found["p50"], goal=0.8, goal_of="ours", details=details),
+        Case("p95", "s", found["p95"], goal=1.5, goal_of="ours"),
     )
     return Result("freshness", NOTE, cases)
 
@@ -67,15 +68,18 @@ def measure(place: Place, games: int, rate: int, seconds: float) -> dict[str, An
         spark.stop()
     if producer.exitcode:
         raise WrongRows(f"the producer ended with {producer.exitcode}")
-    ages = delays(config, work.names, began_us)
+    sent, ages = delays(config, work.names, began_us)
     if len(ages) != round(rate * seconds):
         raise WrongRows(f"{len(ages)} records in the tables, not {round(rate * seconds)}")
-    p50, p95, p99 = (float(v) for v in np.percentile(ages, (50, 95, 99)))
+    is_warm = sent >= sent.min() + place.size(WARM_SEC, 1.0)
+    p50, p95, p99 = (float(v) for v in np.percentile(ages[is_warm], (50, 95, 99)))
+    early_p50, early_p95 = (float(v) for v in np.percentile(ages[~is_warm], (50, 95)))
     return {
         "p50": p50,
         "p95": p95,
         "p99": p99,
-        "max": float(ages.max()),
+        "max": float(ages[is_warm].max()),
+        "first minute": {"p50": early_p50, "p95": early_p95},
         "batches": live.batches,
         "records not yet written when the load ended": behind,
         "cpu s": meter.usage.cpu_sec,
@@ -125,15 +129,17 @@ class Live:
         self.batches += 1
 
 
-def delays(config: Pipeline, games: list[str], after_us: int) -> Any:
-    """Seconds from send to commit of every record sent after this instant, as an array."""
-    found = []
+def delays(config: Pipeline, games: list[str], after_us: int) -> tuple[Any, Any]:
+    """Of every record sent after this instant: when, in seconds, and how many seconds later it was committed."""
+    moments, ages = [], []
     for game in games:
         table = DeltaTable(table_uri(config, game))
         commits = {int(c[BATCH_KEY]): int(c["timestamp"]) for c in table.history() if BATCH_KEY in c}
         origin = table.to_pyarrow_table(columns=["_origin"]).column("_origin").combine_chunks()
         sent = np.asarray(pc.cast(origin.field("timestamp"), pa.int64()))
         seen = np.array([commits[b] for b in origin.field("batch").to_pylist()], dtype=np.int64) * 1000
-        found.append((seen - sent)[sent >= after_us // 1000 * 1000] / 1e6)
-    say(f"{sum(map(len, found)):,} records read back")
-    return np.concatenate(found)
+        is_load = sent >= after_us // 1000 * 1000
+        moments.append(sent[is_load] / 1e6)
+        ages.append((seen - sent)[is_load] / 1e6)
+    say(f"{sum(map(len, ages)):,} records read back")
+    return np.concatenate(moments), np.concatenate(ages)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import psutil
@@ -131,6 +132,13 @@ def _kind(process: psutil.Process, own: psutil.Process) -> Kind:
     if process.pid == own.pid:
         return "driver"
     return "jvm" if process.name() == "java" else "workers"
+
+
+def peak_memory() -> int:
+    """Bytes of resident memory that this process has held at most. By /proc, for `getrusage` also has what the process
+    held that started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def heap_of(spark: Any) -> Callable[[], Heap]:

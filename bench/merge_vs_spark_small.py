@@ -53,5 +53,5 @@ def run(place: Place) -> Result:
         check_same(uris["ours"], uris[side])
         label = f"{tables} tables of {rows:,} rows, {changes} changes each; {side}"
         details = {"all ours": seconds["ours"], "all other": seconds[side]}
-        cases.append(Case(label, "s", median(seconds["ours"]), median(seconds[side]), goal=60, details=details))
+        cases.append(Case(label, "s", median(seconds["ours"]), median(seconds[side]), goal=80, details=details))
     return Result("merge_vs_spark_small", NOTE, tuple(cases))

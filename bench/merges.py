@@ -5,16 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from delta.tables import DeltaTable as SparkDeltaTable
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 from bench.workload import CORES, WrongRows
@@ -35,6 +34,7 @@ from distributary.tables.table import Table
 KEYS = ("id",)
 START_MS = 1_767_225_600_000
 NUMBER = f"{METADATA}.change_sequence_number"
+_CONTENT = pa.schema([("id", pa.int64()), ("note", pa.string()), ("number", pa.string())])
 
 
 def events(ids: np.ndarray, first: int, seed: int) -> pa.Table:
@@ -86,10 +86,11 @@ def struct_of(given: Mapping[str, pa.Array], kind: pa.StructType, count: int) ->
 
 @dataclass(frozen=True)
 class Work:
-    """One table's changes of one batch: `changes` is a Parquet file of events."""
+    """One table's changes of one batch: `changes` is a Parquet file of events. `on_read`: by deletion vectors."""
 
     uri: str
     changes: str
+    on_read: bool = False
 
 
 class MergedTables:
@@ -130,17 +131,42 @@ def _task(
 
 def merge_one(work: Work, batch: int, tip: MergeTip | None) -> MergeTip | None:
     """What is known of the table now. `tip`: what was known before."""
-    rules, txn = MergeRules(), Txn("bench", batch)
-    owner, policy = Owner("bench", work.uri, KEYS), Policy("add", "widen", can_widen=False)
-    target = MergeTarget(Table(work.uri, Store(), owner), None, policy)
-    reduced = reduce_rows(pq.ParquetFile(work.changes).read(use_threads=False), KEYS, OrderSettings())
+    rows = pq.ParquetFile(work.changes).read(use_threads=False)
+    return merge_events(work.uri, rows, batch, tip, MergeRules(on_read=work.on_read))
+
+
+def merge_events(uri: str, rows: pa.Table, batch: int, tip: MergeTip | None, rules: MergeRules) -> MergeTip | None:
+    """Reduce and merge events into a table, as a task does; as `merge_one`. Raises WrongRows where it needs Spark."""
+    txn = Txn("bench", batch)
+    owner, policy = Owner("bench", "orders", KEYS), Policy("add", "widen", can_widen=False)
+    target = MergeTarget(Table(uri, Store(), owner), None, policy)
+    reduced = reduce_rows(rows, KEYS, OrderSettings())
     merged = None if tip is None else merge_on_tip(target, tip, reduced, KEYS, rules, txn)
     if merged is None:
-        target = replace(target, before=target.table.open())
-        merged = merge_rows(target, reduced, KEYS, rules, txn)
+        merged = merge_rows(replace(target, before=target.table.open()), reduced, KEYS, rules, txn)
     if merged.why_spark:
         raise WrongRows(merged.why_spark)
     return merged.tip
+
+
+@dataclass
+class Side:
+    """One table, merged one way, batch after batch in this process. `seconds`: of CPU, of each batch."""
+
+    uri: str
+    rules: MergeRules
+    tip: MergeTip | None = None
+    seconds: list[float] = field(default_factory=list)
+
+    def merge(self, rows: pa.Table, batch: int) -> None:
+        began = time.process_time()
+        self.tip = merge_events(self.uri, rows, batch, self.tip, self.rules)
+        self.seconds.append(time.process_time() - began)
+
+    def rows(self, where: str = "true") -> pa.Table:
+        """Key and note of its rows, in the order of their keys."""
+        query = f"select id, note from t where {where} order by id"
+        return pa.table(QueryBuilder().register("t", DeltaTable(self.uri)).execute(query).read_all())
 
 
 def spark_merge_all(spark: SparkSession, work: Sequence[Work], threads: int) -> float:
@@ -177,6 +203,7 @@ def check_same(ours: Sequence[str], other: Sequence[str]) -> None:
 
 
 def _content(uri: str) -> pa.Table:
-    table = DeltaTable(uri).to_pyarrow_table(columns=["id", "note", METADATA])
-    number = pc.struct_field(table.column(METADATA).combine_chunks(), "change_sequence_number")
-    return pa.table({"id": table["id"], "note": table["note"], "number": number}).sort_by("id").combine_chunks()
+    # Of deltalake's readers the one that knows deletion vectors.
+    query = f"SELECT id, note, {METADATA}['change_sequence_number'] AS number FROM t ORDER BY id"
+    found = QueryBuilder().register("t", DeltaTable(uri)).execute(query).read_all()
+    return pa.table(found).cast(_CONTENT).combine_chunks()

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
 
 from bench.measure import MIB
-from bench.merges import KEYS, events
+from bench.merges import Side, events
 from bench.result import Case, Result
 from bench.workload import Place, WrongRows, say
-from distributary.changes.reduce import reduce_rows
-from distributary.changes.sequence import OrderSettings
 from distributary.tables.datafile import write_data_file
-from distributary.tables.evolve import Policy
-from distributary.tables.merge import MergeTarget, merge_on_tip, merge_rows
 from distributary.tables.merge_rows import MergeRules
-from distributary.tables.merge_tip import MergeTip
-from distributary.tables.snapshot import Owner, Txn
 from distributary.tables.store import Store
-from distributary.tables.table import Table
 
 NOTE = (
     "Batches of changes to random keys of one large table, one after the other, in one process; CPU seconds. Ours: "
@@ -36,28 +27,14 @@ PART = 500_000
 
 
 @dataclass
-class Side:
-    """One table, merged one way. `sizes`: of the files of its folder, as last seen; `written`: bytes of new ones."""
+class Sized(Side):
+    """`sizes`: of the files of its folder, as last seen; `written`: bytes of new ones, of each batch."""
 
-    uri: str
-    on_read: bool
-    tip: MergeTip | None = None
     sizes: dict[str, int] = field(default_factory=dict)
     written: list[int] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
 
     def merge(self, rows: pa.Table, batch: int) -> None:
-        began = time.process_time()
-        rules, txn = MergeRules(on_read=self.on_read), Txn("bench", batch)
-        target = MergeTarget(Table(self.uri, Store(), Owner("bench", "t", KEYS)), None, Policy(can_widen=False))
-        reduced = reduce_rows(rows, KEYS, OrderSettings())
-        merged = None if self.tip is None else merge_on_tip(target, self.tip, reduced, KEYS, rules, txn)
-        if merged is None:
-            merged = merge_rows(replace(target, before=target.table.open()), reduced, KEYS, rules, txn)
-        if merged.why_spark:
-            raise WrongRows(merged.why_spark)
-        self.tip = merged.tip
-        self.seconds.append(time.process_time() - began)
+        super().merge(rows, batch)
         now = {str(path): path.stat().st_size for path in Path(self.uri).rglob("*") if path.is_file()}
         self.written.append(sum(size for path, size in now.items() if path not in self.sizes))
         self.sizes = now
@@ -66,15 +43,11 @@ class Side:
     def folder(self) -> int:
         return sum(self.sizes.values())
 
-    def content(self) -> pa.Table:
-        found = QueryBuilder().register("t", DeltaTable(self.uri)).execute("select id, note from t order by id")
-        return pa.table(found.read_all())
-
 
 def run(place: Place) -> Result:
     rows, changes = place.size((1_000_000, 500), (60_000, 50))
     batches, compared, window = place.size((200, 10, 20), (12, 4, 3))
-    sides = Side(str(place.root / "read"), True), Side(str(place.root / "write"), False)
+    sides = Sized(str(place.root / "read"), MergeRules(on_read=True)), Sized(str(place.root / "write"), MergeRules())
     base = [events(np.arange(begin, min(begin + PART, rows)), begin, begin) for begin in range(0, rows, PART)]
     for side in sides:
         for number, part in enumerate(base):
@@ -102,13 +75,13 @@ def _notes(rows: pa.Table) -> dict[int, str]:
     return dict(zip(rows["id"].to_pylist(), rows["note"].to_pylist(), strict=True))
 
 
-def _check(side: Side, notes: dict[int, str]) -> None:
-    found = side.content()
+def _check(side: Sized, notes: dict[int, str]) -> None:
+    found = side.rows()
     if found["id"].to_pylist() != sorted(notes) or found["note"].to_pylist() != [notes[n] for n in sorted(notes)]:
         raise WrongRows(f"{side.uri} does not hold the changes")
 
 
-def _cases(sides: tuple[Side, Side], own: int, own_other: int, table: int, window: int) -> tuple[Case, ...]:
+def _cases(sides: tuple[Sized, Sized], own: int, own_other: int, table: int, window: int) -> tuple[Case, ...]:
     read, write = sides
     late, early = median(read.seconds[-window:]), median(read.seconds[window // 2 : window // 2 + window])
     about = {"changes, KiB a batch": round(own / len(read.seconds) / 1024), "table, MiB": round(table / MIB)}

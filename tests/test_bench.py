@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from bench import event_log
 from bench.__main__ import NAMES
 from bench.result import LATEST, PAGE, Case, Result, keep, page
-from bench.workload import WrongRows, check_games
+from bench.workload import WrongRows, as_installed, check_games
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,6 +30,17 @@ def test_a_benchmark_runs_and_keeps_its_figures(tmp_path: Path) -> None:
     assert found["ours"] > 0
     assert found["ratio"] == pytest.approx(found["other"] / found["ours"], rel=0.01)
     assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_benchmark_finds_our_modules_compiled_whatever_the_shell_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "module.py").write_text("x = 1\n")
+    as_installed(tmp_path)
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ and not sys.dont_write_bytecode
+    assert list((tmp_path / "__pycache__").iterdir())
 
 
 def test_a_table_with_other_rows_than_expected_gives_no_figure(tmp_path: Path) -> None:
@@ -83,3 +96,18 @@ def test_the_page_is_filled_from_the_results(tmp_path: Path) -> None:
     made = page("<!-- results: skew -->\nold\n<!-- end -->\n", json.loads(file.read_text()))
     assert "| all | 2 s | 3 s | 1.5 | ratio 2: **missed** | cpu s 4.5 |" in made
     assert "old" not in made
+
+
+def test_what_a_shuffle_moved_is_read_from_sparks_event_log(tmp_path: Path) -> None:
+    def ended(at: int, written: int, local: int, remote: int) -> str:
+        read = {"Remote Blocks Fetched": 9, "Local Bytes Read": local, "Remote Bytes Read": remote}
+        metrics = {"Shuffle Read Metrics": read, "Shuffle Write Metrics": {"Shuffle Bytes Written": written}}
+        return json.dumps({"Event": "SparkListenerTaskEnd", "Task Info": {"Finish Time": at}, "Task Metrics": metrics})
+
+    lost = json.dumps({"Event": "SparkListenerTaskEnd", "Task Info": {"Finish Time": 2_500}})
+    start = json.dumps({"Event": "SparkListenerApplicationStart", "Timestamp": 900})
+    lines = [start, ended(1_000, 40, 0, 0), ended(2_000, 0, 10, 30), lost, ended(3_000, 7, 0, 0)]
+    (tmp_path / "app-1.inprogress").write_text("\n".join(lines) + "\n")
+    tasks = list(event_log.ended_tasks(tmp_path))
+    assert [(task.written, task.read, task.from_others) for task in tasks] == [(40, 0, 0), (0, 40, 30), (7, 0, 0)]
+    assert event_log.between(tasks, 1.5, 2.5) == [tasks[1]]

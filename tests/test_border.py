@@ -7,6 +7,7 @@ other rows must be written once, and each row must be accounted for.
 from __future__ import annotations
 
 import re
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -42,7 +43,7 @@ from distributary.engine.messages.wide_attempt import WideAttempt
 from distributary.engine.messages.wide_commit import commit_wide
 from distributary.engine.outcomes import Append, Outcome
 from distributary.errors import FileBroken, Outage, Reason, StoreDown
-from distributary.errors.border import by_halves, contained, in_words
+from distributary.errors.border import by_halves, contained, forget_locals, in_words
 from distributary.schemas.formats import decoder_for
 from distributary.schemas.registry.compile import compile_text
 from distributary.schemas.row_sql import RowSql
@@ -127,6 +128,12 @@ def raising(find: Callable[..., str | None], whole: Callable[..., Any]) -> Calla
         return whole(*args, **kwargs)
 
     return step
+
+
+def said_of(error: BaseException) -> tuple[str, ...]:
+    """How the words for an error may begin. Python makes a RuntimeError of a StopIteration that leaves a generator
+    (PEP 479)."""
+    return (type(error).__name__, *(["RuntimeError"] if isinstance(error, StopIteration) else []))
 
 
 def nowhere(*_: Any, **__: Any) -> None:
@@ -274,7 +281,7 @@ def test_an_expectation_that_breaks_on_a_row_sets_this_row_aside(
 STEPS: tuple[tuple[Any, str], ...] = (
     (deliver_module, "fit"),
     (deliver_module, "why_spark"),
-    (MessageSpec, "write"),
+    (MessageSpec, "writing"),
     (Table, "commit"),
     (Table, "open"),
     (MessageSpec, "table"),
@@ -304,7 +311,7 @@ def test_a_table_that_fails_at_any_step_is_parked_alone(
         assert adds_up(outcome, bad), error
         assert (outcome.state, outcome.rows_written) == ("failed", 0), error
         assert outcome.reasons == {Reason.TABLE_PARKED: 2}
-        assert str(outcome.error).startswith(type(error).__name__)
+        assert str(outcome.error).startswith(said_of(error))
         assert outcome.fault is not None
         assert outcome.fault.of_store == is_store_fault(error)
         if outcome.fault.of_store:
@@ -356,7 +363,7 @@ def test_an_error_of_a_spark_that_is_gone_leaves_an_attempt_with_its_cause() -> 
 def test_all_tables_failing_below_is_the_store_s_fault_and_above_it_their_own() -> None:
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     unused: Any = None
-    spec: Any = SimpleNamespace(decisions={})
+    spec: Any = SimpleNamespace(decision=lambda _: Decision())
     made = Attempt(spark, Store(), unused, set(), unused, unused, {}, spec, {})
     for error in (PermissionError(13, "denied"), RecursionError("deep")):
         outcomes = {}
@@ -493,7 +500,7 @@ def one_event(shop: Sparkless) -> tuple[FilePart, ChangeSpec]:
 CHANGE_STEPS: tuple[tuple[Any, str, str], ...] = (
     (cdc_deliver, "newest_ms", "failed"),
     (cdc_log, "fit", "failed"),
-    (cdc_log, "write_data_file", "failed"),
+    (cdc_log, "writing_data_file", "failed"),
     (Table, "commit", "failed"),
     (Table, "open", "failed"),
     (merging, "reduce_rows", "parked"),
@@ -519,7 +526,7 @@ def test_a_table_of_change_files_that_fails_at_any_step_is_parked_alone(
         assert adds_up(outcome, bad)
         if state == "failed":
             assert (outcome.state, outcome.reasons) == ("failed", {Reason.TABLE_PARKED: 1})
-            assert str(outcome.error).startswith(type(ERRORS[route]).__name__)
+            assert str(outcome.error).startswith(said_of(ERRORS[route]))
         else:
             assert (outcome.state, outcome.merge.state, outcome.rows_written) == ("written", "parked", 1)
             assert str(outcome.merge.error).startswith(type(ERRORS[route]).__name__)
@@ -531,3 +538,37 @@ def test_a_table_of_change_files_that_fails_at_any_step_is_parked_alone(
             outcome, bad = cdc_deliver.deliver_route(good, spec)
             assert outcome.merge is not None
             assert (outcome.state, outcome.merge.state, outcome.merge.upserts, bad) == ("written", "merged", 1, [])
+
+
+class Rows:
+    """What a weak reference can be made to."""
+
+
+def test_an_error_that_somebody_keeps_holds_none_of_what_its_frames_and_causes_held() -> None:
+    held: list[weakref.ref[Rows]] = []
+
+    def asks() -> None:
+        rows = Rows()
+        held.append(weakref.ref(rows))
+        raise OSError("refused")
+
+    def looks() -> None:
+        rows = Rows()
+        held.append(weakref.ref(rows))
+        try:
+            asks()
+        except OSError as e:
+            raise ValueError("no answer") from e
+
+    with pytest.raises(ValueError, match="no answer") as kept:
+        looks()
+    assert [ref() is not None for ref in held] == [True, True]
+    forget_locals(kept.value)
+    assert [ref() for ref in held] == [None, None]
+    assert str(kept.value.__cause__) == "refused", "what it says stays"
+
+
+def test_errors_that_led_to_each_other_in_a_circle_are_forgotten_once() -> None:
+    first, second = ValueError("a"), ValueError("b")
+    first.__context__, second.__context__ = second, first
+    forget_locals(first)

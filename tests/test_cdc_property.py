@@ -39,13 +39,14 @@ from distributary.engine.changes.table_settings import Named
 from distributary.sources.file_ledger import FileLedger
 from distributary.state.ledger import Ledger
 from distributary.tables import history_table
+from distributary.tables import merge as merge_module
 from distributary.tables.table import Table as StoredTable
 from distributary_simulate.change_files.avro_encoding import container
 from distributary_simulate.change_files.events import Event, EventSchema, Layout, event_schema
 from distributary_simulate.change_files.writer import STREAM
 from distributary_simulate.changes.model import CDC_METHOD, Change, Column, Position, Table, backfill_change
 from distributary_simulate.changes.unified import INTEGER, LONG, STRING, Unified, decimal
-from tests.naive_fold import is_delete, living, newest, spelling
+from tests.naive_fold import is_delete, is_gone, living, newest, spelling
 from tests.shop import START_MS
 from tests.sparkless import Sparkless
 
@@ -281,6 +282,7 @@ class Way:
     shared: bool
     rounds: int
     ends: tuple[int, ...]
+    beside: bool
 
 
 WAYS = st.builds(
@@ -293,6 +295,7 @@ WAYS = st.builds(
     st.booleans(),
     st.integers(1, 3),
     st.lists(st.integers(0, 25), max_size=4).map(tuple),
+    st.booleans(),
 )
 
 
@@ -316,7 +319,8 @@ def bucket_of(events: Sequence[Event], way: Way) -> Bucket:
         folder = f"{table.object}/2026/01/01/00/{event.change.position.source_ms // 60_000 % 3:02d}"
         times = way.dice.choice((1, 1, 1, 2))
         keys = [spelling(event.change.row[key]) for key in table.keys]
-        bucket.counts.setdefault(table.route, Counter())[line(event.uuid, event.read_ms, keys)] += times
+        if not is_gone(event):
+            bucket.counts.setdefault(table.route, Counter())[line(event.uuid, event.read_ms, keys)] += times
         held.setdefault((folder, schema.key, event.change.read_method), []).extend([(schema, event)] * times)
     for (folder, key, method), found in held.items():
         way.dice.shuffle(found)
@@ -357,6 +361,7 @@ BORDERS: tuple[tuple[Any, str], ...] = (
     (appending, "append_on_tip"),
     (history_table, "put_commit"),
     (merging, "merge_rows"),
+    (merge_module, "_bury"),
     (merges, "run_merges"),
     (Ledger, "record"),
     (cdc_writer, "commit_quarantine"),
@@ -411,6 +416,7 @@ def pipeline(root: Path, way: Way) -> Sparkless:
             "merged": "m_{database}__{schema}_{table}",
             "history": "h_{database}__{schema}_{table}" if way.log else None,
             "merge_every": way.merge_every if way.log else 0,
+            "tombstones": "beside" if way.beside else "in_table",
             # A log's column that is to get wider is out of reach here.
             "evolution": {"type_change": "new_column"},
         },
@@ -438,7 +444,7 @@ def source_of(table: Table) -> SourceTable:
 
 
 def log_of(shop: Sparkless, lived: Lived) -> Counter[str]:
-    if not lived.events:
+    if all(map(is_gone, lived.events)):
         return Counter()
     uri = Named.of(shop.config).log(source_of(lived.table))
     assert uri is not None
@@ -449,12 +455,15 @@ def log_of(shop: Sparkless, lived: Lived) -> Counter[str]:
 
 
 def check_table(shop: Sparkless, lived: Lived) -> None:
-    if not lived.events:
+    if all(map(is_gone, lived.events)):
         return
     uri = Named.of(shop.config).merged(source_of(lived.table))
     assert uri is not None
     rows = DeltaTable(uri).to_pyarrow_table().to_pylist()
+    beside = Path(uri, "_tombstones")
+    dead = DeltaTable(beside).to_pyarrow_table().to_pylist() if beside.exists() else []
     keys = [next(name for name in rows[0] if name.lower() == key.lower()) for key in lived.table.keys] if rows else []
+    keys = keys or [name for key in lived.table.keys for name in (dead or [{}])[0] if name.lower() == key.lower()]
     found = {tuple(spelling(row[k]) for k in keys): row for row in rows}
     assert len(found) == len(rows), "a key is there twice"
     named = {c.name for event in lived.events for c in event.change.table.columns}
@@ -464,7 +473,9 @@ def check_table(shop: Sparkless, lived: Lived) -> None:
     alive = {key: {n: row.get(n) for n in columns} for key, row in found.items() if not row["_deleted"]}
     assert alive == wanted, lived.table.route
     gone = {key for key, event in newest(lived.events).items() if is_delete(event)}
-    assert {key for key, row in found.items() if row["_deleted"]} == gone
+    deleted_keys = {key for key, row in found.items() if row["_deleted"]}
+    assert not (beside.exists() and deleted_keys)
+    assert deleted_keys | ({tuple(spelling(row[k]) for k in keys) for row in dead} - found.keys()) == gone
     if (uri := Named.of(shop.config).history(source_of(lived.table))) is not None:
         versions = DeltaTable(uri).to_pyarrow_table().to_pylist()
         current = [row for row in versions if row["is_current"]]

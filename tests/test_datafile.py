@@ -409,11 +409,19 @@ def test_only_columns_whose_values_repeat_get_a_dictionary(tmp_path: Path) -> No
     assert without == {"id", "about.uuid", "about.more.place"}
 
 
+def test_a_file_of_few_rows_has_no_dictionaries(tmp_path: Path) -> None:
+    rows = pa.table({"state": ["new"] * datafile.SMALL_ROWS, "more": [{"kind": "a"}] * datafile.SMALL_ROWS})
+    small, larger = write(tmp_path, rows, pa.concat_tables([rows, rows]))
+    groups = [pq.read_metadata(tmp_path / file.path).row_group(0) for file in (small, larger)]
+    assert [[group.column(n).has_dictionary_page for n in range(2)] for group in groups] == [[False] * 2, [True] * 2]
+
+
 @settings(max_examples=30)
-@given(schemas(names="abc").flatmap(tables))
-def test_columns_of_any_type_are_judged_and_written_as_they_are(rows: pa.Table) -> None:
+@given(schemas(names="abc").flatmap(tables), st.sampled_from([0, datafile.SMALL_ROWS]))
+def test_columns_of_any_type_are_judged_and_written_as_they_are(rows: pa.Table, small: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(datafile, "SAMPLE", 2)
         patch.setattr(datafile, "SAMPLED_ROWS", 2)
+        patch.setattr(datafile, "SMALL_ROWS", small)
         file = write_data_file(folder, rows, STORE)
         assert pq.read_table(Path(folder) / file.path).to_pylist() == rows.to_pylist()

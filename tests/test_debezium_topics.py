@@ -413,7 +413,9 @@ def test_tables_and_living_rows_have_names_in_a_catalog(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"database": "lake", "view": "{database}_{table}_now"})
     report = shop.take([put("c", 1, 0, 10, name="a"), put("d", 2, 1, 20)])
     assert report.rows_written == 2
-    catalog = SimpleNamespace(done=[], catalog=SimpleNamespace(tableExists=lambda _: False))
+    catalog = SimpleNamespace(
+        done=[], catalog=SimpleNamespace(tableExists=lambda _: False, databaseExists=lambda _: False)
+    )
     catalog.sql = catalog.done.append
     _, ledger = shop._fanout()
     register_tables(catalog, shop.config, ledger, ["shop.orders"])  # type: ignore[arg-type]

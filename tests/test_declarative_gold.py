@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from distributary.declarative.gold import plan, quarantine_sql
+from distributary.declarative.datasets import quarantine_sql
+from distributary.declarative.gold import plan
 from distributary.declarative.persisted_views import View, keep_current
 from distributary.names import literal
 from tests.declarative_at_rest import Rest

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from distributary.declarative.definitions import Defined
+from distributary.declarative.event_log import read_event
 from distributary.declarative.known_routes import KnownRoutes
+from distributary.declarative.polling import MILLIS, POLLING, poll_often, seconds_for
 from distributary.declarative.update import Selection, Update, _blame, _check_names, _chosen, _to_refill
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.errors import BadInput
 from distributary.tables.store import Store
 from tests.declarative_at_rest import Rest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TABLES = {"bronze", "silver_a", "silver_b"}
 
@@ -75,6 +83,62 @@ def test_a_run_that_fails_as_a_whole_is_blamed_on_the_table_that_spark_names() -
     assert update.failed == ["silver_a"]
     told = update.to_json()
     assert (told["ok"], list(told["failed"])) == (False, ["silver_a"])
+
+
+def heard(*sentences: str) -> Update:
+    update = Update()
+    for sentence in sentences:
+        update.hear(read_event(sentence, datetime(2026, 1, 1)))
+    return update
+
+
+@pytest.mark.parametrize("late", [(), ("Flow cat.db.silver has COMPLETED.",)])
+def test_a_flow_whose_end_is_told_late_or_never_has_completed_where_the_run_has(late: tuple[str, ...]) -> None:
+    update = heard("Flow cat.db.silver is STARTING.", "Flow cat.db.silver is RUNNING.", "Run is COMPLETED.", *late)
+    assert update.completed
+    assert update.states == {"silver": "COMPLETED"}
+
+
+def test_a_flow_that_has_failed_stays_failed_whenever_it_is_said_to_have_completed() -> None:
+    failed, completed = "Flow 'cat.db.silver' has FAILED more than 0 times.", "Flow cat.db.silver has COMPLETED."
+    for order in ((completed, failed), (failed, completed)):
+        update = heard("Flow cat.db.silver is RUNNING.", *order, "Run is FAILED since flow 'cat.db.silver' has failed.")
+        assert (update.failed, update.completed) == (["silver"], False)
+        assert update.reasons["silver"] == failed
+
+
+def test_a_flow_that_failed_and_was_tried_again_has_completed() -> None:
+    again = ("Flow cat.db.silver is STARTING.", "Flow cat.db.silver is RUNNING.", "Flow cat.db.silver has COMPLETED.")
+    assert heard(*again[:2], "Flow 'cat.db.silver' has FAILED.", *again).states == {"silver": "COMPLETED"}
+
+
+def test_a_run_that_failed_leaves_flows_under_way_as_they_were_told() -> None:
+    assert heard("Flow cat.db.a is RUNNING.", "Run is FAILED since flow 'cat.db.b' has failed.").states == {
+        "a": "RUNNING"
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "conf", "set_to"),
+    [
+        ("4.2.0", {}, {POLLING: str(seconds_for(MILLIS))}),
+        ("4.2.0", {POLLING: "2"}, {}),
+        ("4.2.1", {}, {}),
+        ("4.3.0", {}, {}),
+    ],
+)
+def test_only_a_spark_whose_code_was_looked_at_is_told_to_poll_often(
+    tmp_path: Path, version: str, conf: dict[str, str], set_to: dict[str, str]
+) -> None:
+    settings: dict[str, str] = {}
+    session = SimpleNamespace(version=version, conf=SimpleNamespace(set=settings.__setitem__))
+    poll_often(cast("SparkSession", session), Rest(tmp_path, spark={"conf": conf}).config)
+    assert settings == set_to
+
+
+def test_seconds_become_a_tenth_of_one_where_spark_counts_milliseconds_in_64_bits() -> None:
+    assert seconds_for(MILLIS) * 1000 % 2**64 == MILLIS
+    assert 0 < seconds_for(MILLIS) < 2**63
 
 
 def test_an_update_says_the_kind_and_the_rows_of_each_dataset() -> None:

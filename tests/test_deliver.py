@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,9 +18,9 @@ from distributary.config import Tables
 from distributary.engine.decisions import Decision
 from distributary.engine.messages import pieces
 from distributary.engine.messages.chunks import RECORD_SCHEMA
-from distributary.engine.messages.decode import Decoded, decode, incoming_schemas
+from distributary.engine.messages.decode import Decoded, decode, fit, incoming_schemas
 from distributary.engine.messages.deliver import deliver, deliver_route
-from distributary.engine.messages.pieces import cells_of, cut_pieces
+from distributary.engine.messages.pieces import SIDE_BY_SIDE, cells_of, cut_pieces
 from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.outcomes import Outcome
 from distributary.errors import Reason
@@ -32,6 +32,7 @@ from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, w
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
+from distributary.tables.tip import Tip
 from tests.scenarios import message
 
 V1 = 'syntax = "proto3"; message event { string user = 1; int32 score = 2; }'
@@ -522,6 +523,82 @@ def test_a_task_writes_its_routes_and_one_file_for_the_quarantine(spec: MessageS
     rows = DeltaTable(spec.quarantine).to_pyarrow_table().to_pylist()
     assert sorted(r["route"] for r in rows) == ["a", "b"]
     assert len({r["id"] for r in rows}) == 2
+
+
+def chunk(route: str, records: pa.RecordBatch) -> dict[str, Any]:
+    groups = json.dumps([[1, "0", records.num_rows]])
+    return {"kind": "rows", "route": route, "groups": groups, "blob": records.serialize()}
+
+
+def test_many_routes_side_by_side_each_get_their_own_rows_and_one_that_fails_stops_none(spec: MessageSpec) -> None:
+    routes = [f"r{number:02}" for number in range(2 * SIDE_BY_SIDE + 3)]
+    (Path(spec.tables.root) / "r07").write_text("a file where a table should be")
+    tips: dict[str, Tip] = {}
+    for batch in range(3):
+        payloads = {
+            route: [
+                {"payload": message(V1, "event", user=f"{route} {batch}"), "offset": n} for n in range(1 + number % 3)
+            ]
+            for number, route in enumerate(routes)
+        }
+        chunks = [chunk(r, pa.RecordBatch.from_pylist(rows, schema=RECORD_SCHEMA)) for r, rows in payloads.items()]
+        said = list(deliver(chunks, replace(spec, batch=batch, tips=tips), SCHEMAS, task="0"))
+        outcomes = [o for o in said if isinstance(o, Outcome)]
+        assert [o.route for o in outcomes] == routes
+        assert {o.route for o in outcomes if o.state != "written"} == {"r07"}
+        assert all(o.rows_in == len(payloads[o.route]) for o in outcomes)
+        tips = {o.route: o.append.tip for o in outcomes if o.append.tip is not None}
+        (file,) = [f for f in said if isinstance(f, DataFile)]
+        assert file.rows == len(payloads["r07"])
+    for number, route in enumerate(routes):
+        if route != "r07":
+            users = [row["user"] for row in rows_of(spec, route)]
+            assert sorted(users) == sorted(f"{route} {batch}" for batch in range(3) for _ in range(1 + number % 3))
+
+
+def test_small_pieces_are_grouped_and_a_large_one_is_a_group_by_itself() -> None:
+    def piece(rows: int, size: int = 1) -> pieces.Chunks:
+        return [([], pa.RecordBatch.from_pydict({"payload": pa.array([b"x" * size] * rows)}))]
+
+    small = [(f"s{number}", piece(1)) for number in range(SIDE_BY_SIDE + 1)]
+    many, large = ("many", piece(pieces.GROUP_ROWS + 1)), ("large", piece(1, pieces.GROUP_BYTES + 1))
+    found = list(pieces.grouped([*small, many, *small[:2], large, small[0]]))
+    assert [[route for route, _ in group] for group in found] == [
+        [route for route, _ in small[:SIDE_BY_SIDE]],
+        [small[-1][0]],
+        ["many"],
+        ["s0", "s1"],
+        ["large"],
+        ["s0"],
+    ]
+
+
+def test_tables_of_many_cells_are_not_held_side_by_side(spec: MessageSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some bytes of payload may stand for thousands of columns, the writer's or the table's."""
+    fields = " ".join(f"optional int64 f{n} = {n};" for n in range(1, 1001))
+    texts = (f'syntax = "proto3"; message event {{ {fields} }}', 'syntax = "proto3"; message event { int64 f1 = 1; }')
+    schemas = {id: compile_text(text, id=id) for id, text in enumerate(texts)}
+    said: list[tuple[str, str]] = []
+
+    def noted(step: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(first: Any, *args: Any, **more: Any) -> Any:
+            said.append((step, first if isinstance(first, str) else Path(args[0]).name))
+            return call(first, *args, **more)
+
+        return noting
+
+    monkeypatch.setattr("distributary.engine.messages.deliver.decode", noted("decode", decode))
+    monkeypatch.setattr("distributary.engine.messages.deliver.fit", noted("fit", fit))
+    monkeypatch.setattr(Store, "put", noted("put", Store.put))
+    rows = pa.RecordBatch.from_pylist([{"payload": b"\x08\x01"}] * 1500, schema=RECORD_SCHEMA)
+    tips: dict[str, Tip] = {}
+    for batch, steps in enumerate((["decode", "fit", "put"], ["fit", "put"])):
+        said.clear()
+        chunks = [{**chunk(route, rows), "groups": json.dumps([[batch, "0", 1500]])} for route in "ab"]
+        outcomes = [*deliver(chunks, replace(spec, batch=batch, tips=tips), schemas, task="0")]
+        tips = {o.route: o.append.tip for o in outcomes if isinstance(o, Outcome) and o.append.tip is not None}
+        assert set(tips) == {"a", "b"}
+        assert [s for s in said if s[0] in steps and len(s[1]) == 1] == [(step, r) for r in "ab" for step in steps]
 
 
 def test_rows_that_are_claimed_while_a_batch_commits_its_quarantine_only_make_it_commit_again(

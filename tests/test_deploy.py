@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from typer.main import get_command
@@ -23,6 +24,8 @@ from distributary.metrics.endpoint import answers
 from distributary.metrics.meter import Meter
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
+KUBERNETES = "1.37"
+"""Whose schemas the manifests are held against; the package brings them along."""
 
 
 def program(name: str, package: str) -> str:
@@ -78,6 +81,29 @@ def test_the_pod_runs_its_pipeline_and_its_probes_ask_what_is_served(
         assert container[probe]["httpGet"]["path"] in served and container[probe]["httpGet"]["port"] == "metrics"
     about = spec["template"]["metadata"]["annotations"]
     assert about["prometheus.io/path"] in served and about["prometheus.io/port"] == str(config.metrics.port)
+
+
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "spark-on-kubernetes.yaml", "spark-driver-pod.yaml"])
+def test_kubernetes_own_schemas_know_every_field_of_the_manifests(name: str) -> None:
+    for manifest in yaml.safe_load_all((DEPLOY / name).read_text()):
+        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+def test_a_misspelt_field_of_a_manifest_would_be_found() -> None:
+    for wrong in ({"repliques": 1}, {"replicas": "one"}):
+        _, manifest = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+        manifest["spec"] |= wrong
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+def test_the_pipeline_of_the_driver_on_kubernetes_is_where_its_pod_has_it() -> None:
+    account, role, binding, config = yaml.safe_load_all((DEPLOY / "spark-on-kubernetes.yaml").read_text())
+    assert load_document(yaml.safe_load(config["data"]["games.yaml"])).pipeline == "games"
+    pod = yaml.safe_load((DEPLOY / "spark-driver-pod.yaml").read_text())["spec"]
+    assert pod["volumes"] == [{"name": "config", "configMap": {"name": config["metadata"]["name"]}}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"][0]["name"] == account["metadata"]["name"]
 
 
 def test_the_pod_has_longer_to_end_than_its_batch_may_take(kubernetes: tuple[Pipeline, dict[str, Any]]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from distributary.audit.verify import verify
 from distributary.engine.batch import BatchReport
 from distributary.running import gaps
-from distributary.running.gaps import LAST_SEC, NEVER_SEEN, QUIET_SEC, SHARE, TURN_BATCHES, Due, Gaps
+from distributary.running.gaps import CLOCK_SEC, LAST_SEC, NEVER_SEEN, QUIET_SEC, SHARE, TURN_BATCHES, Due, Gaps
 from distributary.running.maintain import Carer, OwnTable, tables_of
 from distributary.state.ledger import Ledger, totals
 from distributary.state.lock import only_run
@@ -182,6 +182,22 @@ def test_a_busy_stream_gives_upkeep_a_share_of_its_time_only(made: Lake) -> None
     assert [files(made, "ann_game"), files(made, "bob_game")] == [1, 1], (
         "while nothing comes, it may take what it needs"
     )
+
+
+def test_memory_is_given_back_once_a_minute_and_only_after_work(made: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    ours, _ = gaps_of(made, clock)
+    times: list[float] = []
+    monkeypatch.setattr("distributary.running.gaps.give_back", lambda: times.append(clock.now))
+    for second in range(300):
+        clock.now = float(second)
+        if second == 100:
+            crowd(ours, made, "ann_game")
+        if second == 200:
+            ours.batch(report(6))
+        ours._look()
+    assert files(made, "ann_game") == 1
+    assert times == [2 * CLOCK_SEC, 4 * CLOCK_SEC]
 
 
 def test_no_table_is_begun_while_a_batch_is_written(made: Lake) -> None:

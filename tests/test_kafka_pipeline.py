@@ -19,6 +19,7 @@ from distributary.audit.status.lag import pipeline_lag
 from distributary.audit.verify import verify
 from distributary.config import KafkaSource, RegistryConfig
 from distributary.errors import RegistryDenied, RegistryDown, SourceDataLost, SourceDown, SourceMissing
+from distributary.running import short_runs
 from distributary.schemas.registry import Reference, open_registry
 from distributary.sources.kafka import describe_topics
 from distributary.tables.store import Store
@@ -302,3 +303,14 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused(scenario: KafkaScena
     scenario.send(scenario.simple("a", "later"))
     scenario.run()
     assert scenario.values("a", "user")[-1] == "later"
+
+
+def test_a_run_over_a_topic_is_short_where_it_ends_and_little_waits(
+    scenario: KafkaScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario.send(scenario.simple("a", "one"), scenario.simple("a", "two"))
+    assert short_runs.is_short(scenario.config, once=True)
+    monkeypatch.setattr(short_runs, "FEW_ROWS", 1)
+    assert not short_runs.is_short(scenario.config, once=True)
+    scenario.run()
+    assert short_runs.is_short(scenario.config, once=True), "what was read does not wait"

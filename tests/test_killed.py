@@ -118,14 +118,18 @@ def test_a_batch_goes_on_without_the_records_and_files_that_kill_its_workers(tmp
     of_a, of_b = ("1", "sigkill", "2", "3"), ("1", "segfault")
     sent = [("opening sigkill", "x"), *(("a", user) for user in of_a), *(("b", user) for user in of_b)]
     games = scenario(tmp_path / "games", *sent)
+    by_spark = scenario(tmp_path / "by_spark", ("a", "sigkill"), ("a", "1"), tables={"engine": "spark"})
     shop = Shop(tmp_path / "shop")
     spec = mysql_table("orders")
     shop.send(*(change(spec, "INSERT", {"id": n, "status": "new"}, 100 + n) for n in range(3)))
     [late] = shop.send(change(spec, "INSERT", {"id": 9, "status": "new"}, 900, sec=70))
     deadly = late.rename(late.with_name(late.name.replace(".avro", "sigkill.avro")))
-    status, said, words = planted(tmp_path, (PLAN, shop.file), (RUN, games.file), (RUN, shop.file))
+    status, said, words = planted(
+        tmp_path, (PLAN, shop.file), (RUN, games.file), (RUN, by_spark.file), (RUN, shop.file)
+    )
     assert status == 0, words
     assert said == [[{Reason.KILLED_READER: 1}, 1]]
+    assert (by_spark.reasons(), by_spark.values("a", "user")) == ({Reason.KILLED_READER: 1}, ["1"])
     assert games.reasons() == {Reason.KILLED_READER: 3}
     ways = sorted(row["detail"].partition("read it: ")[2] for row in games.quarantined())
     assert ways == ["SIGKILL", "SIGKILL", "SIGSEGV"]

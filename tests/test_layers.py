@@ -22,7 +22,7 @@ LAYERS = [
     "backoff log_context redaction version",
     "names",
     "errors",
-    "scratch shares",
+    "scratch shares steps",
     "avro config",
     "changes",
     "schemas",
@@ -43,8 +43,9 @@ LEVEL = {name: level for level, line in enumerate(LAYERS) for name in line.split
 
 # Who may see Spark. What runs in its workers, and `check`, starts without a JVM.
 DRIVER = (
-    "spark sources tables.spark_engine tables.spark_merge tables.spark_types tables.spark_upkeep running "
-    "repair.rebuilding audit.dry_run declarative api sink.data_source sink.frame_writer sink.payload_column "
+    "spark sources tables.spark_engine tables.spark_known tables.spark_merge tables.spark_names tables.spark_order "
+    "tables.spark_tombstones tables.spark_types tables.spark_upkeep "
+    "running repair.rebuilding audit.dry_run declarative api sink.data_source sink.frame_writer sink.payload_column "
     "engine.attempts engine.batch engine.changes.tasks engine.changes.by_spark engine.changes.micro_batch "
     "engine.messages.tasks engine.messages.batch_chunks engine.messages.attempt engine.messages.micro_batch"
 )

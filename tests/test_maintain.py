@@ -117,7 +117,7 @@ def test_a_purge_by_spark_never_takes_back_up_to_when_tombstones_are_gone(tmp_pa
 
     own = SimpleNamespace(sql=sql, conf=None)
     spark: Any = SimpleNamespace(newSession=lambda: own)
-    assert _purge_by_spark(lambda: spark, Snapshot(uri, Store()), limit, HORIZON) == 0
+    assert _purge_by_spark(lambda: spark, [Snapshot(uri, Store())], limit, HORIZON) == 0
     said = [text for text in asked if text.startswith("ALTER")]
     assert [HORIZON in text and "'1000'" in text for text in said] == ([True] if limit > 900 else [])
     assert f"timestamp_millis({limit})" in asked[-1] and asked[-1].startswith("DELETE")

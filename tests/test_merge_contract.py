@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,11 @@ from distributary.tables.merge import Merged, MergeTarget, merge_on_tip, merge_r
 from distributary.tables.merge_rows import DELETED, DELETED_AT, MergeRules, as_merged
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.snapshot import Owner, Snapshot, Txn
-from distributary.tables.spark_merge import UNSAID, merge_by_spark, merge_session, newest_by_spark
+from distributary.tables.spark_merge import UNSAID, merge_by_spark, merge_session
+from distributary.tables.spark_order import newest_by_spark
 from distributary.tables.store import Store
 from tests.events import START_MS, Event, backfilled, deleted, table_of
+from tests.extent import either
 
 COLUMNS = {"id": pa.int64(), "value": pa.string()}
 OWNER = Owner("shop", "shop.orders", ("id",))
@@ -38,10 +40,11 @@ POLICY = Policy("add", "widen", can_widen=False)
 
 class Table:
     """A merged table, and the engine that writes it; `tip`: engine `task`, which knows what it left behind; `read`: by
-    merges on read, of files however small."""
+    merges on read, of files however small; `beside`: its tombstones lie beside it."""
 
-    def __init__(self, uri: Path, engine: str, spark: SparkSession | None) -> None:
+    def __init__(self, uri: Path, engine: str, spark: SparkSession | None, beside: bool = False) -> None:
         self.uri = str(uri)
+        self.beside = beside
         self.spark = spark if engine == "spark" else None
         self.on_tip = engine == "tip"
         self.on_read = engine == "read"
@@ -58,7 +61,7 @@ class Table:
         again: bool = False,
         kind: str = "mysql",
     ) -> Merged:
-        rules = replace(rules or MergeRules(), on_read=self.on_read)
+        rules = replace(rules or MergeRules(), on_read=self.on_read, beside=self.beside)
         self.batch += 0 if again else 1
         table = Snapshot.open(self.uri, Store())
         reduced = reduce_rows(table_of(events, columns, kind), keys, rules.order, rules.gaps(absent or {}))
@@ -80,27 +83,52 @@ class Table:
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows by id, without metadata; read by delta-rs."""
-        table = DeltaTable(self.uri)
-        found = pa.table(QueryBuilder().register("t", table).execute("select * from t")).drop_columns([METADATA])
-        return sorted(found.to_pylist(), key=lambda row: str(row))
+        return sorted(self.found().drop_columns([METADATA]).to_pylist(), key=lambda row: str(row))
 
     def metadata(self) -> list[dict[str, Any]]:
         """The metadata of all rows, by id."""
-        table = pa.table(QueryBuilder().register("t", DeltaTable(self.uri)).execute("select * from t order by id"))
-        return list(table.column(METADATA).to_pylist())
+        return [row[METADATA] for row in sorted(self.found().to_pylist(), key=lambda row: int(row["id"]))]
+
+    def found(self) -> pa.Table:
+        """The table's rows and, where they lie beside it, the tombstones of keys that it has no row of."""
+        rows = read(self.uri)
+        if not self.beside or not Path(self.uri, "_tombstones").exists():
+            return rows
+        assert not any(rows.column(DELETED).to_pylist())
+        dead = read(f"{self.uri}/_tombstones")
+        keys = [name for name in dead.column_names if name not in (METADATA, DELETED, DELETED_AT)]
+        known = {tuple(row.values()) for row in rows.select(keys).to_pylist()}
+        alone = [row for row in dead.to_pylist() if tuple(row[key] for key in keys) not in known]
+        return pa.Table.from_pylist([*rows.to_pylist(), *alone], rows.schema)
 
     def living(self) -> list[tuple[Any, ...]]:
         names = (DELETED, DELETED_AT)
         return [tuple(v for k, v in row.items() if k not in names) for row in self.rows() if not row[DELETED]]
 
 
-@pytest.fixture(params=["task", "tip", "read", pytest.param("spark", marks=pytest.mark.spark)])
+def read(uri: str) -> pa.Table:
+    return pa.table(QueryBuilder().register("t", DeltaTable(uri)).execute("select * from t"))
+
+
+@pytest.fixture(
+    params=[
+        "task",
+        "tip",
+        "read",
+        "task beside",
+        "tip beside",
+        "read beside",
+        pytest.param("spark", marks=pytest.mark.spark),
+        *either((), (pytest.param("spark beside", marks=pytest.mark.spark),)),
+    ]
+)
 def table(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
-    if request.param == "read":
+    engine, _, beside = request.param.partition(" ")
+    if engine == "read":
         monkeypatch.setattr(merge_on_read, "TINY_BYTES", 0)
         monkeypatch.setattr(merge_on_read, "LEAST_SHARE", 1)
-    spark = request.getfixturevalue("spark") if request.param == "spark" else None
-    return Table(tmp_path / "t", request.param, spark)
+    spark = request.getfixturevalue("spark") if engine == "spark" else None
+    return Table(tmp_path / "t", engine, spark, bool(beside))
 
 
 def row(id: int | None, value: str | None = None) -> dict[str, Any]:
@@ -270,6 +298,7 @@ def test_a_dropped_column_keeps_its_values_where_the_rules_say_so(table: Table) 
 
 def test_a_tombstone_keeps_the_values_where_the_rules_say_so(table: Table) -> None:
     rules = MergeRules(keep_deleted_values=True)
+    table.beside = False  # there, a tombstone is its key
     table.merge(Event(row(1, "a"), 1, "INSERT"), rules=rules)
     table.merge(deleted({"id": 1}, 2), rules=rules)
     assert [(r["id"], r["value"], r[DELETED]) for r in table.rows()] == [(1, "a", True)]
@@ -392,6 +421,7 @@ def test_oracle_an_old_insert_that_comes_again_does_not_bring_back_a_key_that_ot
 
 def test_hard_deletes_remove_the_row(table: Table) -> None:
     rules = MergeRules(deletes="hard")
+    table.beside = False
     table.merge(Event(row(1, "a"), 1), Event(row(2, "b"), 2), rules=rules)
     table.merge(deleted(row(1), 3), deleted(row(5), 4), rules=rules)
     assert [r["id"] for r in table.rows()] == [2]
@@ -522,3 +552,34 @@ def test_rows_that_were_reduced_apart_are_one_per_key_for_spark(spark: SparkSess
     found = newest_by_spark(spark.createDataFrame(events), ["id"], OrderSettings())
     assert sorted((r.id, r.value) for r in found.collect()) == [(1, "new"), (2, "b")]
     assert found.columns == events.column_names
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "rule",
+    [
+        test_inserts_updates_and_deletes_leave_the_newest_row_of_each_key_and_tombstones,
+        test_a_late_older_update_does_not_bring_a_deleted_row_back,
+        test_a_batch_that_is_merged_again_changes_nothing,
+        test_keys_of_several_columns_with_nulls_and_odd_names_are_told_apart,
+        test_values_that_an_update_does_not_speak_of_stay_where_the_rules_say_so,
+        test_changes_older_than_the_purged_tombstones_of_absent_keys_are_not_judged_and_not_lost,
+    ],
+)
+def test_a_merge_by_spark_with_tombstones_beside_keeps_the_rules(
+    rule: Callable[[Table], None], tmp_path: Path, spark: SparkSession
+) -> None:
+    """Those that look for tombstones; a long run tries all of them (`table`)."""
+    rule(Table(tmp_path / "t", "spark", spark, beside=True))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_column_of_the_payload_may_be_called_a_tombstone(tmp_path: Path, spark: SparkSession, beside: bool) -> None:
+    table, rules = Table(tmp_path / "t", "spark", spark, beside), MergeRules(toast_columns=("value",))
+    columns = {**COLUMNS, "_tombstone": pa.string()}
+    table.merge(Event({**row(1, "long text"), "_tombstone": "z"}, 1, "INSERT"), columns=columns, rules=rules)
+    table.merge(
+        Event({**row(1, None), "_tombstone": "zz"}, 3, "UPDATE"), deleted(row(2), 4), columns=columns, rules=rules
+    )
+    assert table.living() == [(1, "long text", "zz")]

@@ -339,7 +339,7 @@ def test_columns_and_properties_that_delta_rs_sets_leave_the_vectors(lake: Lake)
 
 def test_tombstones_are_purged_from_a_table_with_vectors(lake: Lake) -> None:
     lake.merge(deleted({"id": 5, "value": None}, 1000), update(3, "b", 1001))
-    assert purge(lake.snapshot(), 2**42) == 1
+    assert purge([lake.snapshot()], 2**42) == 1
     lake.merge(update(6, "c", 1002))
     wanted = {**dict.fromkeys(range(100), "a"), 3: "b", 6: "c"}
     del wanted[5]

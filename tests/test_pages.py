@@ -56,7 +56,9 @@ def parts(text: str) -> Iterator[str]:
             "openlogreplicator",
         )
         registry = {} if plain else {"registry": {"url": "http://registry:8081"}}
-        tables = {"root": "/data/lake", **found.get("tables", {})}
+        given = found.get("tables", {})
+        # Where managed tables lie, their catalog says.
+        tables = given if given.get("managed") else {"root": "/data/lake", **given}
         yield yaml.safe_dump({"pipeline": "games", **registry, **found, "source": source, "tables": tables})
 
 

@@ -86,7 +86,13 @@ def test_the_pipeline_publishes_into_a_catalog_and_every_file_that_it_names_is_t
         assert any((out / "resources" / path.removesuffix("/**")).parent.iterdir())
         assert (out / "resources" / path.removesuffix("/**")).exists()
     names = sorted(p.relative_to(out / "src").as_posix() for p in (out / "src").rglob("*") if p.is_file())
-    assert names == ["more/own.sql", "pipeline.yaml", "shape.py", "transformations/definitions.py"]
+    assert names == [
+        "more/own.sql",
+        "pipeline.yaml",
+        "shape.py",
+        "transformations/definitions.py",
+        "transformations/quarantine.sql",
+    ]
     assert load(out / "src" / "pipeline.yaml") == load(tmp_path / "games.yaml")
     root = yaml.safe_load((out / "databricks.yml").read_text())
     assert root["bundle"] == {"name": "distributary-games"} and root["include"] == ["resources/*.yml"]
@@ -209,7 +215,7 @@ def test_a_graph_is_not_shared_out(arguments: list[str], tmp_path: Path, capsys:
 def test_create_uploads_the_files_and_creates_the_pipeline_and_its_job(tmp_path: Path, api: Api) -> None:
     found = made(tmp_path)
     found.install(workspace(api, found))
-    names = ("pipeline.yaml", "transformations/definitions.py", WHEEL)
+    names = ("pipeline.yaml", "transformations/definitions.py", "transformations/quarantine.sql", WHEEL)
     assert sorted(api.files) == sorted(f"{ROOT}/{name}" for name in names)
     ((pipeline_id, pipeline),) = api.pipelines.items()
     assert pipeline["root_path"] == ROOT and pipeline["tags"] == {"distributary": "games"}
@@ -267,7 +273,7 @@ def test_the_command_writes_the_bundle_and_writes_it_again(tmp_path: Path, capsy
     assert f"a pipeline into main.games and its job; cd {out}" in capsys.readouterr().out
     written = sorted(str(p.relative_to(out)) for p in out.rglob("*") if p.is_file())
     names = [f"resources/distributary-games.{kind}.yml" for kind in ("job", "pipeline")]
-    sources = ["src/pipeline.yaml", "src/transformations/definitions.py"]
+    sources = ["src/pipeline.yaml", *(f"src/transformations/{name}" for name in ("definitions.py", "quarantine.sql"))]
     assert written == ["databricks.yml", f"dist/{WHEEL}", *names, *sources]
 
 

@@ -76,7 +76,7 @@ def test_a_failure_and_what_a_spark_lacks_stand_in_the_table() -> None:
         {"part": "a", "state": "failed", "detail": "x | y"},
         {"part": "b", "state": "not there", "detail": "needs Spark 4.1"},
     ]
-    about = {"spark": "4.0.0", "delta": "4.0.1", "python": "3.11", "lowest": True, "kafka": True, "date": "2026-11-30"}
+    about = {"spark": "4.0.0", "delta": "4.0.1", "python": "3.11", "lowest": True, "date": "2026-11-30"}
     text = f"Before.\n{versions_page.BEGIN}\nold\n{versions_page.END}\nBehind."
     lines = versions_page.page(
         text, [{**about, "parts": parts}], {"a": "first", "b": "second", "c": "third"}

@@ -12,10 +12,17 @@ from typing import Any
 import duckdb
 import duckdb_extension_delta
 import polars as pl
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from distributary.tables.carried import carry_forward
+from distributary.tables.commits import APPEND, commit_text, put_commit
+from distributary.tables.evolve import Policy, evolve
+from distributary.tables.snapshot import Owner, Snapshot, Txn
+from distributary.tables.store import Store
+from distributary.tables.table import Table
 from tests.shop import change, mysql_table, order
 from tests.sparkless import Sparkless
 
@@ -96,7 +103,66 @@ def rows(shop: Sparkless, extension: Path) -> Iterator[tuple[str, list[tuple[Any
     yield "pandas", list(frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None))
 
 
+@pytest.mark.parametrize("merge", ["copy_on_write", "merge_on_read"])
+def test_every_reader_counts_living_rows_where_tombstones_lie_beside(
+    tmp_path: Path, extension: Path, merge: str
+) -> None:
+    shop = Sparkless(tmp_path, tables={"tombstones": "beside", "merge": merge})
+    shop.send(*(change(ORDERS, "INSERT", order(n, "new"), 100 + n) for n in (1, 2, 3)))
+    shop.run()
+    shop.send(
+        change(ORDERS, "DELETE", order(2, "new"), 201, sec=70), change(ORDERS, "DELETE", order(9, "x"), 202, sec=70)
+    )
+    shop.run()
+    table = str(shop.root / "lake" / "shop_orders")
+    with duckdb.connect() as database:
+        database.load_extension(str(extension))
+        assert database.sql(f"SELECT count(*) FROM delta_scan('{table}')").fetchall() == [(2,)]
+    assert pl.scan_delta(table).select(pl.len()).collect().item() == 2
+    assert (DeltaTable(table).count(), len(DeltaTable(table).to_pandas())) == (2, 2)
+
+
 def test_every_reader_sees_the_same_log_with_nulls_before_a_column_came(shop: Sparkless, extension: Path) -> None:
     wanted = [(1, "new", None), (1, "paid", None), (2, "new", None), (2, "new", None), (3, None, None), (4, "new", "x")]
     for reader, found in rows(shop, extension):
         assert sorted(found, key=str) == sorted(wanted, key=str), reader
+
+
+@pytest.fixture
+def carried(tmp_path: Path) -> str:
+    """A table of which the log has a checkpoint that was carried forward, and no commit before it."""
+    uri, store = str(tmp_path / "carried"), Store()
+    rows = pa.table({"n": pa.array([1, None], pa.int64()), "part": [{"word": "ä"}, None]})
+    table = Table(uri, store, Owner("p", "r"))
+    table.commit(None, evolve(None, [rows.schema], Policy()), [table.write(rows)], Txn("s", 0))
+    Snapshot(uri, store).checkpoint()
+    for version in (1, 2):
+        text = commit_text(version - 1, Txn("s", version), [table.write(rows)], rows=2, about=APPEND)
+        assert put_commit(uri, store, version, text)
+        assert carry_forward(uri, version, store)
+    for version in (0, 1):
+        for left in (Path(uri) / "_delta_log").glob(f"{version:020d}.*"):
+            left.unlink()
+    return uri
+
+
+CARRIED = [(1, "ä"), (None, None)] * 3
+
+
+def test_readers_without_a_jvm_begin_at_a_checkpoint_that_was_carried_forward(carried: str, extension: Path) -> None:
+    with duckdb.connect() as database:
+        database.load_extension(str(extension))
+        found = database.sql(f"SELECT n, part.word FROM delta_scan('{carried}')").fetchall()
+    polars = pl.scan_delta(carried).select("n", pl.col("part").struct.field("word")).collect().rows()
+    arrow = DeltaTable(carried).to_pyarrow_table().select(["n", "part"]).flatten().to_pydict()
+    for read in (found, polars, list(zip(*arrow.values(), strict=True))):
+        assert sorted(read, key=str) == sorted(CARRIED, key=str)
+
+
+@pytest.mark.spark
+def test_spark_begins_at_a_checkpoint_that_was_carried_forward_and_writes_on(carried: str, spark: SparkSession) -> None:
+    found = spark.read.format("delta").load(carried).select("n", "part.word").collect()
+    assert sorted(map(tuple, found), key=str) == sorted(CARRIED, key=str)
+    spark.sql(f"DELETE FROM delta.`{carried}` WHERE n = 1")
+    assert DeltaTable(carried).to_pyarrow_table().column("n").to_pylist() == [None] * 3
+    assert DeltaTable(carried).transaction_version("s") == 2

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from distributary.engine.batch import BatchWriter
@@ -87,7 +88,10 @@ def test_rows_come_in_once_when_their_schema_becomes_known(lake: Path) -> None:
     scenario.learn()
     state = Path(scenario.config.state_root)
     shutil.copytree(state, lake / "old")
-    found = scenario.replay()
+    replayer = scenario.replayer()  # as that of a run, which keeps it
+    before = {process.pid for process in psutil.Process().children()}
+    found = replayer.run()
+    assert {process.pid for process in psutil.Process().children()} <= before, "no process is left of it"
     assert (found.rows, found.left, found.failed) == ({"a": 2, "b": 1}, {"a": 1, "": 1}, {})
     assert scenario.values("a", "user") == ["good", "1", "2"]
     assert scenario.values("a", "late") == [None, "", ""]

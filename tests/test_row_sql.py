@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -108,3 +109,19 @@ def test_a_routes_own_expectations_take_the_place_of_the_common_ones() -> None:
 
 def test_good_sql_passes_the_check() -> None:
     check_sql(tables(expectations=[{"name": "a", "that": "a IN ('x') AND b IS NOT NULL"}], select=["*", "c + 1 AS d"]))
+
+
+def test_tables_prepared_side_by_side_read_their_own_rows_and_fields() -> None:
+    """Engine `spark` prepares several tables in one process. CI saw a table parked with "table rows already exists"."""
+
+    def of_one_table(number: int) -> None:
+        for n in range(20):
+            column = f"score{number}_{n}"
+            rows = pa.RecordBatch.from_pydict({column: pa.array([number, -1], pa.int32())})
+            sql = RowSql((Rule("positive", f"{column} >= 0", "drop"),), (f"{column} * 2 AS twice",))
+            found = sql.apply(rows)
+            assert dict(found.dropped) == {1: "positive"}
+            assert found.rows.column("twice").to_pylist() == [number * 2, -2]
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(of_one_table, range(8)))

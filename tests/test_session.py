@@ -2,19 +2,25 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from distributary.cli.signals import Stopper
 from distributary.errors import EnvironmentFault, Exit, JavaMissing, SparkNotStarted
 from distributary.spark import launcher, session
 from distributary.spark.launcher import Jars, explained
@@ -58,6 +64,14 @@ def test_a_callers_log_setting_is_the_only_one() -> None:
     option = "-Dlog4j2.configurationFile=file:/mine.properties"
     settings = session._settings("app", "local", {"spark.driver.extraJavaOptions": option})
     assert settings["spark.driver.extraJavaOptions"] == option
+
+
+def test_a_short_lived_jvm_leaves_its_second_compiler_out_unless_the_caller_wants_it() -> None:
+    options = "spark.driver.extraJavaOptions"
+    assert session.SHORT_JAVA in session._settings("app", "local", {}, short_lived=True)[options]
+    assert session.SHORT_JAVA not in session._settings("app", "local", {})[options]
+    wanted = session._settings("app", "local", {options: "-XX:TieredStopAtLevel=4"}, short_lived=True)[options]
+    assert wanted.endswith(f"{session.SHORT_JAVA} -XX:TieredStopAtLevel=4")
 
 
 def test_a_cluster_gets_no_settings_of_one_machine() -> None:
@@ -131,6 +145,12 @@ def test_a_cache_that_cannot_be_written_only_costs_the_next_look_up(tmp_path: Pa
         (":: io.delta#delta;4: not found\nunresolved dependency: io.delta#delta;4: not found]", "io.delta#delta;4"),
         ("Invalid maximum heap size: -Xmxabc\nError: Could not create", "heap size: -Xmxabc. Check spark.driver.mem"),
         ("An error occurred\n: java.lang.IllegalStateException: bad\n\tat a.b.Error.c", "IllegalStateException: bad."),
+        # Hadoop 3.5, and 3.4, of a process whose user has no line in /etc/passwd.
+        ("java.io.IOException: Invalid UID, could not determine effective user\n\tat org", "a number and no name, and"),
+        (
+            "auth.login.LoginException: java.lang.NullPointerException: invalid null input: name\n",
+            "useradd --uid NUMBER",
+        ),
         ("first\nlast words\n", "last words."),
         ("", "without a word"),
     ],
@@ -205,6 +225,51 @@ def test_a_start_is_silent_and_a_failed_one_can_be_followed_by_a_good_one(tmp_pa
     reason, *counts = done.stdout.splitlines()
     assert "startPort" in reason
     assert counts == ["3", "4 True"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("old_signals")
+def test_a_signal_that_comes_while_the_jvm_starts_comes_when_it_is_up(number: int) -> None:
+    Stopper()
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit), launcher.signals_kept_back():
+        signal.raise_signal(number)
+        is_up = True
+    assert is_up
+    with launcher.signals_kept_back():
+        pass
+    # Elsewhere a signal does not reach a thread that starts one.
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: launcher.signals_kept_back().__enter__()).result() is None
+
+
+def _command(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        return list(process.cmdline())
+    return []
+
+
+@pytest.mark.spark
+def test_a_stop_while_the_jvm_starts_leaves_no_jvm(tmp_path: Path) -> None:
+    code = """
+        from distributary.cli.signals import Stopper
+        from distributary.spark.session import build_session
+
+        Stopper()
+        build_session("stopped", master="local[1]")
+    """
+    process = psutil.Popen([sys.executable, "-c", textwrap.dedent(code)], cwd=tmp_path)
+    started: list[psutil.Process] = []
+    try:
+        while not started and process.poll() is None:
+            started = [one for one in process.children() if "org.apache.spark.deploy.SparkSubmit" in _command(one)]
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert (process.wait(120), len(started)) == (0, 1)
+        assert psutil.wait_procs(started, timeout=60)[1] == []
+    finally:
+        for one in [process, *started]:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
 
 
 def test_settings_are_written_as_a_properties_file_in_ascii() -> None:

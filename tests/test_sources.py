@@ -15,11 +15,11 @@ from deltalake import write_deltalake
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
-from distributary.audit.status.lag import source_lag
 from distributary.audit.verify import verify
 from distributary.config import DeltaSource, Pipeline, load_document
 from distributary.errors import ConfigError, SourceMissing
 from distributary.running.bronze.bronze_table import make_bronze, schema_of
+from distributary.running.source_lag import source_lag
 from distributary.sources.bronze import Bronze
 from distributary.sources.bronze_rows import KEY, RECEIVED
 from distributary.sources.discovery import FileDiscovery, open_tree

@@ -15,10 +15,10 @@ from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
 from distributary.audit.status import Status, TableStatus, render, status, watched
-from distributary.audit.status.lag import source_lag
 from distributary.cli.entry import execute
 from distributary.config import KafkaSource
 from distributary.errors import Exit, StoreUnreadable
+from distributary.running.source_lag import source_lag
 from distributary.sources.kafka import Topic
 from distributary.sources.kafka_source import kafka_lag
 from distributary.sources.registered import origin_of

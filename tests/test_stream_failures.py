@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PythonException
 
+from distributary.config import Trigger
 from distributary.engine.messages.spool import write_spool
 from distributary.engine.workers import in_worker, told_death, told_fault
 from distributary.errors import DistributaryError, SourceDown, StoreDown
+from distributary.running import stream
 from distributary.running.failures import DEATHS, RESTARTS, translated, tries
+from distributary.running.stream import Run
 from distributary.sources.data_files import BatchFiles, Piece, SourceColumn, SourceFile
 from distributary.tables.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from distributary.config import Pipeline
 
 LOST = (
     "org.apache.spark.sql.kafka010.KafkaIllegalStateException: Some data may have been lost because they are not\n"
@@ -198,3 +209,60 @@ def test_offsets_that_are_gone_are_named_and_no_setting_that_is_not_ours() -> No
     found = translated(FromJava(LOST), "Kafka h:1", "c")
     assert isinstance(found, DistributaryError)
     assert found.parameters["detail"] == "Could not read records in offset [30, 50) for topic partition events-1"
+
+
+class Failing(Run):
+    """A run without Spark, whose batch fails with all its rows in hand."""
+
+    def __init__(self, error: BaseException) -> None:
+        config = SimpleNamespace(state_root="/state", trigger=Trigger())
+        self.config, self.error, self.intake = cast("Pipeline", config), error, None
+        self._stream, self._stopping, self._busy = threading.Event(), threading.Event(), threading.Lock()
+        self._failure = self._raised = None
+        self._stream.set()
+
+    def _take(self, rows: Any, batch: int) -> None:
+        table = pa.table({"a": [batch]})
+        self.held = weakref.ref(table)
+        raise self.error
+
+    def _query(self, once: bool) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "error", [SourceDown(source="k", detail="x"), OSError(28, "No space left")], ids=["ours", "os"]
+)
+def test_a_batch_that_failed_is_not_kept_by_what_spark_was_told_once_the_next_query_begins(error: Exception) -> None:
+    run = Failing(error)
+    with pytest.raises(type(error)) as kept_by_pyspark:
+        run._batch(cast("DataFrame", None), 7)
+    assert isinstance(run._failure, StoreDown if isinstance(error, OSError) else SourceDown)
+    assert run.held() is not None
+    run._run_query(True)
+    assert run.held() is None
+    assert kept_by_pyspark.value is error
+
+
+class Recovering(Failing):
+    """Its source is away for the first two queries."""
+
+    def __init__(self) -> None:
+        super().__init__(SourceDown(source="Kafka h:1", detail="it does not answer"))
+        self.store, self._outages, self.queries = Store(), 0, 0
+
+    def _query(self, once: bool) -> None:
+        self.queries += 1
+        if self.queries <= 2:
+            raise self.error
+
+
+def test_a_stream_that_begins_again_after_an_outage_says_why_and_how_often(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "FIRST_REST_SEC", 0.01)
+    run = Recovering()
+    assert run._run_queries(False)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [text.count(f"(restart {n} of {RESTARTS})") for n, text in enumerate(said, 1)] == [1, 1]
+    assert all("Kafka h:1" in text and "it does not answer" in text for text in said)

@@ -67,9 +67,12 @@ def test_rows_from_before_it_are_deleted_and_rows_from_after_it_live(tmp_path: P
     assert shop.quarantined() == []
 
 
+@pytest.mark.parametrize("tombstones", ["in_table", "beside"])
 @pytest.mark.parametrize("merge", ["copy_on_write", "merge_on_read"])
-def test_it_empties_a_table_that_is_there_and_holds_for_what_comes_late(merge: str, tmp_path: Path) -> None:
-    shop = Shop(tmp_path, {**HISTORY, "merge": merge})
+def test_it_empties_a_table_that_is_there_and_holds_for_what_comes_late(
+    merge: str, tombstones: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, {**HISTORY, "merge": merge, "tombstones": tombstones})
     batches = [[put("c", 1, 1), put("c", 2, 6)], [truncate(5)], [put("u", 1, 2), put("c", 3, 3)], [put("c", 1, 7)]]
     for batch in batches:
         shop.take(batch)

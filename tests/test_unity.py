@@ -23,7 +23,7 @@ from distributary.repair.clean import apply, clean, forget_names
 from distributary.running.bronze.bronze_table import hop_1_state, make_bronze
 from distributary.running.catalog import enter, register_tables
 from distributary.running.state_names import StateNames, state_tables
-from distributary.shares import Division
+from distributary.shares import Cluster, Division
 from distributary.sink.by_routes import RouteRows
 from distributary.sink.committing import BatchEnding
 from distributary.sink.sink_options import SinkOptions
@@ -488,9 +488,29 @@ def test_each_share_has_names_of_its_own_and_they_need_no_quotes() -> None:
         "s3a://lake", "http://catalog", pipeline="my-games", layout="two_hop", state_database="operations"
     )
     share = config.for_share(Division.even(2).share("1-of-2", 3))
-    assert [*state_tables(config)] == ["my_games_ledger", "my_games_quarantine", "my_games_bronze"]
-    assert [*state_tables(share)] == ["my_games_3_1_of_2_ledger", "my_games_3_1_of_2_quarantine", "my_games_bronze"]
-    assert state_tables(share)["my_games_bronze"] == config.bronze_path
+    own = "my_x2d_games"
+    assert [*state_tables(config)] == [f"{own}_ledger", f"{own}_quarantine", f"{own}_bronze"]
+    stem = f"{own}_x2f_3_x2f_1_x2d_of_x2d_2"
+    assert [*state_tables(share)] == [f"{stem}_ledger", f"{stem}_quarantine", f"{own}_bronze"]
+    assert state_tables(share)[f"{own}_bronze"] == config.bronze_path
+
+
+def test_no_two_pipelines_give_their_ledgers_one_name() -> None:
+    names = ("my-games", "my_games", "my_x2d_games", "my--games", "my_-games", "games")
+    configs = [pipeline("s3a://lake", "http://catalog", pipeline=name, state_database="operations") for name in names]
+    ledgers = {next(iter(state_tables(config))) for config in configs}
+    assert len(ledgers) == len(names) and {"my_games_ledger", "games_ledger"} <= ledgers
+
+
+def test_no_share_gives_its_ledger_the_name_of_another_or_of_a_pipeline() -> None:
+    names = ("games", "games_1", "games_1_2_x", "games_1_2-x")
+    configs = {name: pipeline("s3a://lake", "http://catalog", pipeline=name, state_database="o") for name in names}
+    clusters = ("2_x", "2-x", "x")
+    division = Division(tuple(Cluster(name) for name in clusters), clusters)
+    shares = [configs[name].for_share(share) for name in ("games", "games_1") for share in division.shares(2)]
+    shares += [configs["games"].for_share(share) for share in division.shares(1)]
+    ledgers = {next(iter(state_tables(config))) for config in (*configs.values(), *shares)}
+    assert len(ledgers) == len(names) + len(shares)
 
 
 def test_what_the_catalog_refuses_is_said_and_one_that_is_down_is_asked_again(
@@ -514,7 +534,7 @@ def test_what_the_catalog_refuses_is_said_and_one_that_is_down_is_asked_again(
     ("keys", "why"),
     [
         ({"tables": {"database": "silver"}}, "the catalog and the schema"),
-        ({"tables": {"database": "main.silver"}, "layout": "wide"}, "whose views Spark makes"),
+        ({"tables": {"database": "main.silver"}, "layout": "declarative"}, "which Spark makes"),
         ({"tables": {"database": "main.silver"}, "state_database": "operations"}, "as in main.operations"),
     ],
 )

@@ -33,6 +33,7 @@ from distributary.tables.store import Store
 from tests.workspace import WHEEL, Api, small_wheel
 
 NODE = {"node_type": "m5d.xlarge"}
+FOLDER = "/Workspace/Users/eve@x.org/distributary/games"
 
 
 def config(**databricks: Any) -> Pipeline:
@@ -215,6 +216,12 @@ def test_settings_that_contradict_each_other_are_refused(keys: str, key: str, tm
     assert caught.value.parameters["key"] == key
 
 
+def test_an_override_of_a_task_that_the_job_does_not_have_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"overrides\.tasks\.bronez: .* 1-of-2, 2-of-2, bronze$"):
+        job(two_hop(schedule="0 0 * * * ?", overrides={"tasks": {"bronez": {"max_retries": 9}}}))
+    job(two_hop(schedule="0 0 * * * ?", overrides={"tasks": {"*-of-?": {"max_retries": 9}}}))
+
+
 # -- the wheel -----------------------------------------------------------------------------------------------
 
 
@@ -355,6 +362,43 @@ def test_delete_takes_away_what_create_has_made_and_nothing_of_others(api: Api) 
     with pytest.raises(BadInput, match="not this pipeline's"):
         found.delete()
     assert [*api.jobs] == [7, 8]
+
+
+def test_delete_takes_the_files_also_where_another_user_has_created_the_job(api: Api) -> None:
+    job_id = create(workspace(api))
+    api.user = "ada@x.org"
+    said: list[str] = []
+    Workspace(WorkspaceClient(host=api.url, token="t"), config(), said.append).delete()
+    assert api.files == [] and said == [f"job {job_id} is deleted", f"{FOLDER} is deleted"]
+
+
+def test_delete_takes_the_files_that_only_the_pipeline_names(api: Api) -> None:
+    files = f"{FOLDER}/definitions.py"
+    api.pipelines["p-1"] = {
+        "name": "distributary games", "tags": {"distributary": "games"}, "root_path": FOLDER,
+        "libraries": [{"glob": {"include": files}}], "catalog": "main",
+    }  # fmt: skip
+    api.files, api.user = [files], "ada@x.org"
+    workspace(api).delete()
+    assert api.files == [] and not api.pipelines
+
+
+def test_delete_asks_nothing_of_the_pipeline_but_its_name(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lake may be gone, and a pipeline's kind and division with it."""
+    create(workspace(api))
+    file = tmp_path / "games.yaml"
+    file.write_text("pipeline: games\nsource: {type: delta, path: /s}\nregistry: {path: /r}\ntables: {root: /t}\n")
+    monkeypatch.setenv("DATABRICKS_HOST", api.url)
+    monkeypatch.setenv("DATABRICKS_TOKEN", "t")
+    monkeypatch.setattr("distributary.cli.workflow.kind_of", refuse)
+    assert execute(["workflow", "databricks", str(file), "--delete"]) == 0
+    assert not api.jobs and not api.files
+
+
+def refuse(*_: Any) -> Any:
+    raise AssertionError("nothing needs it")
 
 
 @pytest.mark.parametrize("kind", ["job", "pipeline"])

@@ -26,8 +26,6 @@ def _lines(cases: Sequence[Mapping[str, Any]], whats: Mapping[str, str]) -> list
         lines.append(f"| {what} | {' | '.join(_cell(case, part) for case in cases)} |")
     packages = ("the lowest of each" if case["lowest"] else "the pinned ones" for case in cases)
     lines.append(f"| other packages | {' | '.join(packages)} |")
-    kafka = ("there" if case["kafka"] else "could not be had" for case in cases)
-    lines.append(f"| jars of Spark's Kafka source | {' | '.join(kafka)} |")
     lines.append(f"| tried | {' | '.join(case['date'] for case in cases)} |")
     return lines
 

@@ -39,6 +39,7 @@ class Api:
         self.pipelines: dict[str, dict[str, Any]] = {}
         self.runs: list[dict[str, Any]] = []
         self.files: list[str] = []
+        self.user = "eve@x.org"
         self.fault: tuple[int, str] | None = None
         api = self
 
@@ -76,7 +77,7 @@ class Api:
             return self.fault[0], {"error_code": self.fault[1], "message": "no, you may not"}
         last = route.rsplit("/", 1)[-1]
         if route.endswith("/Me"):
-            return 200, {"userName": "eve@x.org"}
+            return 200, {"userName": self.user}
         if route.endswith("/workspace/import"):
             self.files.append(re.search(rb'name="path"\r\n\r\n([^\r]+)', body)[1].decode())  # type: ignore[index]
             return 200, {}

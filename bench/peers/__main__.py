@@ -25,7 +25,7 @@ from bench.peers.records import PARTITIONS, record
 from bench.peers.report import page
 from bench.peers.trial import QUICK, Size, Trial
 from bench.result import machine
-from bench.workload import say
+from bench.workload import as_installed, say
 
 RESULTS = ROOT / "bench" / "results" / "peers.json"
 PAGE = ROOT / "docs" / "peers.md"
@@ -33,6 +33,7 @@ PAGE = ROOT / "docs" / "peers.md"
 
 def main() -> int:
     options = _options()
+    as_installed()
     # Whoever ends this ends the broker and the peer with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     size = QUICK if options.quick else Size()

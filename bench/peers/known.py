@@ -106,7 +106,9 @@ class IcebergConnect(Peer):
     writes = "Iceberg"
     settings = (
         "standalone worker, `tasks.max` 2, tables made and evolved by the sink (off by default), "
-        "`iceberg.control.commit.interval-ms` 1000 (the default is 300000), Hadoop catalog on local files, heap 2 GiB"
+        "`iceberg.control.commit.interval-ms` 1000 (the default is 300000), `offset.flush.interval.ms` 1000 "
+        "(60000: so long a task without new records waits until it hears of a commit), Hadoop catalog on local files, "
+        "heap 2 GiB"
     )
     tolerance = "`errors.tolerance=all` with a dead letter topic"
     iceberg, kafka, hadoop = "1.12.0", "4.3.1", "3.4.1"
@@ -165,6 +167,7 @@ class IcebergConnect(Peer):
             "value.converter": f"{converter}.json.JsonConverter",
             "value.converter.schemas.enable": "false",
             "offset.storage.file.filename": str(job.folder / "offsets"),
+            "offset.flush.interval.ms": "1000",
             "plugin.path": str(job.folder / "plugins"),
             "plugin.discovery": "service_load",
             "listeners": f"http://127.0.0.1:{self._port}",

@@ -33,7 +33,7 @@ from tests.shop import compare_living
 
 BATCHES = 8
 BUCKET = "s3a://lake"
-JOB = "from distributary.cli.job import main\nmain()\n"
+JOB = "from distributary.cli.job import main; main()\n"
 SINK = """
 import json, sys
 from pyspark.sql import SparkSession
@@ -49,38 +49,36 @@ writer.start("s3a://lake/lake").awaitTermination()
 
 
 class Case:
-    """`kills`: what is killed once so many batches are done. `batches` that are done: see `done`."""
-
-    name: ClassVar[str]
-    kills: ClassVar[Mapping[str, int]] = {"executor": 2, "worker": 4}
+    """Its files lie in the driver's folder under the names that docs/cluster.md gives them."""
 
     def __init__(self, driver: Path, store: S3) -> None:
         self.driver = driver
         self.store = store
         self.options = dict(store.options)
-        self.file = driver / "pipeline.yaml"
+        self.file = driver / "games.yaml"
 
     def prepare(self) -> None:
-        """Put the source into the bucket, and write what the driver reads."""
+        """Put the source into the bucket, and write what the driver reads: its program too."""
         raise NotImplementedError
 
     def check(self) -> str:
         """What was proved, in words. Raises AssertionError."""
         raise NotImplementedError
 
-    def job(self) -> list[str]:
-        """The driver's program and its arguments."""
-        (self.driver / "job.py").write_text(JOB)
-        return [str(self.driver / "job.py"), "run", str(self.file)]
+    def arguments(self) -> list[str]:
+        """Of the driver's program, where it is not the documented one."""
+        return []
 
     def done(self, log: str) -> int:
         """Batches that are done. `log`: the driver's."""
         return len(re.findall(r"^(?:bronze )?batch \d+", log, re.MULTILINE))
 
-    def configure(self, **keys: Any) -> None:
+    def configure(self, *, job: str = JOB, **keys: Any) -> None:
+        """Write the pipeline's file, and the program."""
         tables = {"root": f"{BUCKET}/lake", "storage_options": self.options, **keys.pop("tables", {})}
         about = {"pipeline": "games", "tables": tables, "quarantine": {"max_ratio": 1.0}, "trigger": "once", **keys}
         self.file.write_text(yaml.safe_dump(about))
+        (self.driver / "job.py").write_text(job)
 
     def put(self, rows: pa.Table) -> None:
         """As the source, in so many commits, each with rows of all kinds."""
@@ -122,7 +120,7 @@ class Messages(Case):
             self.scenario.send_games(games, version)
         self.put(DeltaTable(self.scenario.source).to_pyarrow_table().sort_by("offset"))
         source = {"type": "delta", "path": f"{BUCKET}/source", "max_files_per_batch": 1}
-        registry = {"path": str(self.driver / "registry")}
+        registry = {"path": "registry"}
         self.configure(source=source, registry=registry, layout=self.layout, **self.more)
 
     def check(self) -> str:
@@ -139,37 +137,31 @@ class Messages(Case):
 
 
 class FanOut(Messages):
-    name = layout = "fanout"
+    layout = "fanout"
 
 
 class BySpark(Messages):
     """Tables that Spark's own Delta writer writes."""
 
-    name = "spark"
     layout = "fanout"
     more: ClassVar[Mapping[str, Any]] = {"tables": {"engine": "spark"}}
 
 
 class TwoHop(Messages):
-    """An executor is killed in the first hop, a worker in the second."""
-
-    name = layout = "two_hop"
+    layout = "two_hop"
     more: ClassVar[Mapping[str, Any]] = {
         "bronze": {"max_files_per_batch": 14},
         # Else the first batch is tried in vain as often as `spark.task.maxFailures` says: its tasks find the schema.
         "envelope": {"subject": f"{TOPIC}-value"},
     }
-    kills: ClassVar[Mapping[str, int]] = {"executor": 3, "worker": BATCHES + 1}
 
 
 class Wide(Messages):
-    name = layout = "wide"
+    layout = "wide"
 
 
 class Changes(Case):
     """Files of an invented history of MySQL's tables, without faults: each event is in a log once."""
-
-    name = "changes"
 
     def prepare(self) -> None:
         self.history = History(HistoryPlan(tables_of((Kind.MYSQL,), 3), seed=17, schema_changes=100))
@@ -199,18 +191,16 @@ class Changes(Case):
 class Sink(Case):
     """Rows of six games by `writeStream.format("distributary")`."""
 
-    name = "sink"
     ROWS = 1_200
 
     def prepare(self) -> None:
         games = [f"game_{number % 6}" for number in range(self.ROWS)]
         self.put(pa.table({"game": games, "n": range(self.ROWS)}))
-        self.configure(pipeline="sink", source={"type": "dataframe"})
+        self.configure(job=SINK, pipeline="sink", source={"type": "dataframe"})
 
-    def job(self) -> list[str]:
-        (self.driver / "job.py").write_text(SINK)
+    def arguments(self) -> list[str]:
         options = {f"storage.{key}": value for key, value in self.options.items()}
-        return [str(self.driver / "job.py"), json.dumps(options)]
+        return [json.dumps(options)]
 
     def done(self, log: str) -> int:
         """By what is written down of each batch, of which the older ones go."""
@@ -222,6 +212,3 @@ class Sink(Case):
         assert sorted(numbers.elements()) == list(range(self.ROWS)), numbers.most_common(3)
         assert self.verified()["rows_written"] == self.ROWS
         return f"{self.ROWS} rows, each once"
-
-
-CASES: Mapping[str, type[Case]] = {case.name: case for case in (FanOut, TwoHop, Wide, Changes, Sink, BySpark)}

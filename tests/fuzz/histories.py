@@ -22,7 +22,8 @@ from distributary.changes.handed_on import HandedOn, in_transactions, of_keys
 from distributary.changes.model import METADATA, Reading
 from distributary.changes.reduce import reduce_rows
 from distributary.changes.sequence import OrderSettings
-from distributary.tables.merge_rows import DELETED, Incoming, MergeRules, as_merged, completed
+from distributary.tables.merge_rows import DELETED, Incoming, MergeRules, as_merged
+from distributary.tables.merge_values import completed
 from tests.histories.engine import KINDS, Engine
 from tests.histories.files import File, write
 

@@ -61,7 +61,8 @@ class Registry(Server):
 
     def start(self) -> Registry:
         super().start()
-        self.request("PUT", "/config", {"compatibility": self._compatibility})
+        if self._compatibility != "NONE":
+            self.request("PUT", "/config", {"compatibility": self._compatibility})
         return self
 
     def is_ready(self) -> bool:

@@ -56,6 +56,15 @@ class Standalone:
                 process.kill()
                 process.wait(20)
 
+    @property
+    def pids(self) -> list[int]:
+        """The master, then the workers."""
+        return [process.pid for process in self._started]
+
+    @property
+    def worker_pids(self) -> list[int]:
+        return self.pids[1:]
+
     def log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text(errors="replace")
 

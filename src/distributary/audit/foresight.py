@@ -20,6 +20,7 @@ from distributary.engine.messages.decode import incoming_schema
 from distributary.engine.messages.task_spec import ORIGIN, MessageSpec
 from distributary.engine.schemas import registry_of, schemas_of
 from distributary.errors import BadInput, Exit
+from distributary.running.named_tables import with_session
 from distributary.schemas.decoding import CompiledSchema, Decoder
 from distributary.schemas.formats import BadIndex, compile_payload, decoder_for
 from distributary.schemas.json.nodes import VALUE
@@ -98,6 +99,7 @@ def foresee(
         raise BadInput(detail=f"{detail}plan alone reads the messages that wait, and says what their columns would be")
     compiled, name = _compiled(config, file, subject)
     decoder = _decoder(config, compiled, message)
+    with_session(config)
     store = Store.of(config.tables)
     with reading(config.state_root):
         sums = _routes(config, store)

@@ -19,6 +19,7 @@ from distributary.engine.messages.task_spec import ORIGIN
 from distributary.errors import BadInput
 from distributary.errors.border import TableFault
 from distributary.names import shown
+from distributary.running.named_tables import with_session
 from distributary.state.divisions import parts
 from distributary.state.ledger import MERGE, Entry, is_batch, read_entries
 from distributary.tables.faults import reading
@@ -88,6 +89,7 @@ class RouteHistory:
 
 def history(config: Pipeline, route: str) -> RouteHistory:
     """All that is known of a route. Raises BadInput: nobody has seen it; StoreUnreadable."""
+    with_session(config)
     store = Store.of(config.tables)
     with reading(config.state_root):
         ledgers = [read_entries(stream.state_root, store) for stream in parts(config, store)]

@@ -48,8 +48,7 @@ def count_rows(newest: TableFiles, settled: TableFiles | None, *, plain_is_ours:
     """
     count = Count()
     if settled is not newest:
-        settled_names = set() if settled is None else set(settled.names)
-        count.pending = sum(newest.rows(name) for name in newest.names if name not in settled_names)
+        count.pending = newest.beyond(settled)
     if settled is None:
         return count
     sizes = _sizes(settled, count)

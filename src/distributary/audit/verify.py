@@ -22,6 +22,7 @@ from distributary.config import Pipeline
 from distributary.errors import Exit
 from distributary.errors.border import contained
 from distributary.names import shown, table_name
+from distributary.running.named_tables import with_session
 from distributary.state.checkpoint import is_handed_over, readable_stream_id
 from distributary.state.divisions import parts
 from distributary.state.ledger import LOSS, Entry, Ledger, is_batch, read_entries, replay_stream, totals
@@ -111,6 +112,7 @@ def verify(config: Pipeline) -> Verification:
 
     Raises StoreUnreadable when ledger or quarantine cannot be read. A table that cannot be read counts as lost.
     """
+    with_session(config)
     store = Store.of(config.tables)
     with reading(config.state_root):
         books, quarantine = _read(config, store)

@@ -62,6 +62,12 @@ def check(winners: Numbers, losers: Numbers, order: OrderSettings) -> None:
         raise BegunAnew(winners[places[0]].decode(), losers[places[0]].decode(), order.kind)
 
 
+def cannot_be(latest_ms: int | None, earliest_ms: int, order: OrderSettings) -> bool:
+    """Would `check` find nothing, whatever changes lose to others? `latest_ms`: the greatest source time of those that
+    lose, None: not known; `earliest_ms`: the least of those that win."""
+    return order.kind not in TIMES or (latest_ms is not None and latest_ms - earliest_ms <= order.margin_ms)
+
+
 def _digits(numbers: Numbers) -> Any:
     numbers = np.ascontiguousarray(numbers)
     return numbers.view(np.uint8).reshape(len(numbers), numbers.dtype.itemsize)

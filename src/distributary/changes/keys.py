@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 from distributary.changes.key_text import in_type
 
 Codes = npt.NDArray[np.int64]
+MANY_VALUES = 4096
+"""Known keys from which on only those are looked up that lie between the least and the greatest key of the others."""
 
 
 class KeyIndex:
@@ -67,7 +69,21 @@ def _comparable(column: Any) -> pa.Array:
 
 
 def _lookup(column: pa.Array, values: pa.Array) -> Codes:
-    return _longs(pc.fill_null(pc.index_in(column, value_set=values), -1))
+    if len(values) < MANY_VALUES or not _has_order(column.type):
+        return _longs(pc.fill_null(pc.index_in(column, value_set=values), -1))
+    # Arrow hashes all values anew for each call; of a large table's files each holds a small part of the keys.
+    ends = pc.min_max(column)
+    between = pc.and_(pc.greater_equal(values, ends["min"]), pc.less_equal(values, ends["max"]))
+    # A null is in no bounds, and equal to null.
+    places = np.flatnonzero(pc.fill_null(between, True).to_numpy(zero_copy_only=False))
+    codes = pc.index_in(column, value_set=values.take(pa.array(places)))
+    return np.append(places, -1)[_longs(pc.fill_null(codes, -1))]
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    """Has Arrow bounds for it that leave no value out (NaN) and costs little to ask for?"""
+    tests = (pa.types.is_integer, pa.types.is_string, pa.types.is_date, pa.types.is_timestamp)
+    return any(test(kind) for test in tests)
 
 
 def _longs(column: pa.Array) -> Codes:

@@ -93,7 +93,7 @@ def run(
     selection = Selection(_names(refresh), _names(full_refresh), full_refresh_all, dry_run)
     if full_refresh_all and (refresh or full_refresh):
         raise BadInput(detail="--full-refresh-all does not go with --refresh or --full-refresh")
-    ends = once or dry_run or config.trigger.mode == "once"
+    ends = config.trigger.ends(once or dry_run)
     pace = _pace(config, every)
     stopper = Stopper(config.trigger.stop_within)
     if not as_json:
@@ -117,6 +117,11 @@ def declarative(file: Path) -> Pipeline:
     config = load(file)
     if not isinstance(kind_of(config, file), Declarative):
         raise BadInput(detail=f"{file}: layout is {config.layout}; `pipeline` needs layout: declarative")
+    if config.tables.managed:
+        detail = (
+            "tables.managed: its tables are Unity Catalog's, which Lakeflow makes: distributary workflow databricks"
+        )
+        raise BadInput(detail=f"{file}: {detail} {file}")
     return config
 
 

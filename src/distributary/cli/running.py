@@ -30,7 +30,7 @@ def go(
 
     of_process(stream=None if config.share is None else config.share.name)
     output = RunOutput(as_json)
-    once_only = once or config.trigger.mode == "once"
+    once_only = config.trigger.ends(once)
     output.say(header(build(config), once_only, is_first=not has_state(config)))
     stopper = Stopper(config.trigger.stop_within)
     with told(config.pipeline, Notices() if supervised else config.notices) as notifier, measured(config) as meter:
@@ -44,6 +44,6 @@ def go(
             meter.attach(running)
             stopper.attach(running)
 
-        report = run(config, hops=hops, once=once, progress=progress, handle=handle, force=force)
+        report = run(config, hops=hops, once=once, progress=progress, handle=handle, force=force, alone=True)
     output.end(report, str(file))
     return stopper.exit_code(Exit.ATTENTION if report.parked else Exit.OK)

@@ -37,10 +37,10 @@ def maintain(file: File, as_json: Json = False) -> Exit:
             continue
         state = upkeep.skipped or ("busy, left for next time" if upkeep.busy else "")
         text = f"{upkeep.files_before} files, now {upkeep.files_after}; {upkeep.purged} tombstones purged; "
+        text += f"{upkeep.moved} moved beside the table; " if upkeep.moved else ""
         older = f" (older ones stay: {upkeep.held})" if upkeep.held else ""
-        say(
-            f"{shown(upkeep.table, 1000)}: {shown(state or text + f'{upkeep.vacuumed} old files removed{older}', 1000)}"
-        )
+        text += "its files are left to its catalog" if upkeep.by_catalog else f"{upkeep.vacuumed} old files removed"
+        say(f"{shown(upkeep.table, 1000)}: {shown(state or text + older, 1000)}")
     return Exit.ATTENTION if skipped else Exit.OK
 
 

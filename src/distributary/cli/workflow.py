@@ -190,11 +190,11 @@ def databricks(
         note_places(config, file)
     workspace = Workspace(connect(profile), config, note) if create or run or repair or delete else None
     target = workspace if create and workspace is not None else out
-    kind = kind_of(config, file)
-    is_whole = is_one_stream(kind, (clusters or 1) > 1 or per_cluster or per_route or plan_file)
-    if isinstance(kind, Declarative) and is_written:
+    kind = kind_of(config, file) if is_written else None
+    is_whole = kind and is_one_stream(kind, (clusters or 1) > 1 or per_cluster or per_route or plan_file)
+    if isinstance(kind, Declarative):
         deploy_declarative(config, file, wheel, target)
-    elif is_written:
+    elif kind is not None:
         now = followed(config)
         division: WorkflowPlan | Division | None = None
         if plan_file is None and not is_whole:

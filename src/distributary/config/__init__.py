@@ -20,7 +20,8 @@ from distributary.config.sources import (
     Source,
 )
 from distributary.config.state_folder import DeclarativeFolder, HopFolder, SharesFolder, StateFolder
-from distributary.config.writing import Engine, Quarantine, RouteOverride, Tables, Unity
+from distributary.config.unity import Unity
+from distributary.config.writing import Engine, Quarantine, RouteOverride, Tables
 
 __all__ = [
     "Bronze",

@@ -10,7 +10,16 @@ if TYPE_CHECKING:
     from distributary.config.base import Model
     from distributary.config.pipeline import Pipeline
 
-OF_TABLES = ("merged", "view", "deleted_values", "merge_engine_rows", "merge", "tombstone_retention", "history")
+OF_TABLES = (
+    "merged",
+    "view",
+    "deleted_values",
+    "merge_engine_rows",
+    "merge",
+    "tombstones",
+    "tombstone_retention",
+    "history",
+)
 OF_ROUTES = ("epochs", "repair_backfills", "log", "merged", "view", "history")
 """Keys of change files that mean the same here."""
 

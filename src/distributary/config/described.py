@@ -31,7 +31,7 @@ def check_described(config: Pipeline) -> None:
                 detail = f"not allowed with layout {layout}, whose tables have those of tables.properties"
                 raise fault(f"{place}.properties", detail)
     for place, layer in _layers(config):
-        if not config.is_declarative:
+        if not config.is_declarative and not config.tables.managed:
             _check_properties(f"{place}.properties", layer)
         for key in PLACING:
             _check_placing(config, f"{place}.{key}", getattr(layer, key))
@@ -61,9 +61,7 @@ def _check_written_at(config: Pipeline) -> None:
 
 def _check_properties(key: str, layer: Describing) -> None:
     if own_keys := sorted(layer.properties.keys() & BY_CATALOG):
-        detail = (
-            "is for managed tables of Unity Catalog, which are written by name only (docs/unity.md, Managed tables)"
-        )
+        detail = "is for managed tables of Unity Catalog, written by name only: give tables.managed (docs/unity.md)"
         raise fault(key, f"{own_keys[0]} {detail}: leave it out")
 
 

@@ -12,4 +12,8 @@ def pipeline_schema() -> dict[str, Any]:
     schema = Pipeline.model_json_schema()
     trigger = schema["properties"]["trigger"]
     trigger["anyOf"] = [{"$ref": trigger.pop("$ref")}, {"enum": ["once", "continuous"]}]
+    # Managed tables have a name in place of a folder.
+    tables = schema["$defs"]["Tables"]
+    tables["required"].remove("root")
+    tables["anyOf"] = [{"required": ["root"]}, {"required": ["managed", "database"]}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

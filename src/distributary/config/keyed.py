@@ -10,7 +10,7 @@ from distributary.config.debezium import check_debezium
 if TYPE_CHECKING:
     from distributary.config.pipeline import Pipeline
 
-OF_KEYED = ("deleted_values", "merge_engine_rows", "merge", "tombstone_retention", "history")
+OF_KEYED = ("deleted_values", "merge_engine_rows", "merge", "tombstones", "tombstone_retention", "history")
 """Keys of change files that mean the same for messages with keys."""
 ORDERS_OF_RECORDS = ("_origin.timestamp", "_origin.offset")
 """What is known of each record, and says which of two is newer."""
@@ -25,6 +25,8 @@ def check_keyed(config: Pipeline) -> None:
     """Raises ConfigError for keys of messages that cannot work."""
     tables = config.tables
     _check_history(config)
+    if tables.tombstones == "beside":
+        _check_beside(config)
     if config.holds_changes:
         for key in ("keys", "newest_by"):
             if getattr(tables, key):
@@ -55,6 +57,15 @@ def check_keyed(config: Pipeline) -> None:
             raise fault(key, f"of a record itself, allowed are {' and '.join(ORDERS_OF_RECORDS)}")
     if why := LAYOUTS.get(config.layout):
         raise fault("tables.keys", f"not allowed with layout {config.layout}: {why}")
+
+
+def _check_beside(config: Pipeline) -> None:
+    """Raises ConfigError for what tombstones beside a table do not go with."""
+    tables = config.tables
+    if tables.deleted_values == "keep":
+        raise fault("tables.deleted_values", "beside a table, only the key of a deleted row is kept: leave it out")
+    if tables.managed:
+        raise fault("tables.tombstones", "a managed table has no folder of ours to put them in: leave it out")
 
 
 def _check_log(config: Pipeline) -> None:

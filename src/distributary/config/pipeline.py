@@ -52,6 +52,10 @@ class Trigger(Model):
         "after that the process ends, and the next run finishes the batch. Without it, a second signal ends it.",
     )
 
+    def ends(self, once: bool) -> bool:
+        """Whether a run takes what is there, then ends. `once`: its caller asks for that, whatever the file says."""
+        return once or self.mode == "once"
+
 
 class Spark(Model):
     master: Text | None = Field(

@@ -13,12 +13,16 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3a", "s3", "gs", "abfss", "abfs", "az", "azure", "adl", "wasbs", "wasb", "hdfs", "viewfs", "dbfs", "file")
 """Stores that delta-rs, Spark or both have a client for. Others need Hadoop's, which spark.conf names."""
+BY_NAME = "catalog://"
+"""Begins the address of a table that a catalog keeps (`tables.managed`): `catalog://main.silver/chess`."""
 _OLDER = {"s3n": "s3a"}
 
 
 def check_places(config: Pipeline) -> None:
     """Raises ValueError, which names the key, what was read and what is allowed."""
     for key, address in _places(config):
+        if key == "tables.root" and config.tables.managed:
+            continue
         _check_scheme(key, address, config)
     root = config.tables.root
     for key, place in (("state", config.state), ("checkpoint", config.checkpoint)):

@@ -123,7 +123,9 @@ class Envelope(Model):
         "`none` is the default, and `confluent` a header that is passed over.",
     )
     subject: Text | None = Field(
-        default=None, description="Registry subject of a bare envelope's schema. For one Kafka topic: `<topic>-value`."
+        default=None,
+        description="Registry subject of the envelope's schema. For one Kafka topic: `<topic>-value`. A bare "
+        "envelope is read by its newest version; with two_hop, versions that stand there cost no failed task.",
     )
     proto: Address | None = Field(
         default=None, description="A .proto file with the envelope's schema, in place of subject."

@@ -11,6 +11,7 @@ from distributary.config.described import check_described
 from distributary.config.environment import environment
 from distributary.config.keyed import OF_KEYED, check_keyed
 from distributary.config.layouts import Bronze
+from distributary.config.managed import check_managed
 from distributary.config.places import check_places
 from distributary.config.writing import RouteOverride, Tables
 from distributary.names import rules_of
@@ -25,6 +26,7 @@ def check_together(config: Pipeline) -> None:
     """Raises ValueError, which names the key and what is allowed."""
     _check_changes(config)
     check_keyed(config)
+    check_managed(config)
     check_places(config)
     _check_stores(config)
     _check_declarative(config)
@@ -233,8 +235,10 @@ def _check_layout(config: Pipeline) -> None:
             reserved = (*Bronze.COLUMNS, *(["record_key"] if config.source.record_key is not None else ()))
             if name.lower() in reserved or len({n.lower() for n in names}) < len(names):
                 raise fault(f"envelope.{key}", f"bronze has a column {name!r} of its own; give the envelope others")
-    if (config.shared_table or config.is_declarative) and config.tables.unity and config.tables.unity.names:
-        raise fault("tables.unity.names", f"not allowed with layout {config.layout}, whose views Spark makes")
+    if config.is_declarative and config.tables.unity and config.tables.unity.names:
+        raise fault(
+            "tables.unity.names", "not allowed with layout declarative, whose tables have names, which Spark makes"
+        )
     if config.shared_table is not None:
         for key, engine in config.tables.each("engine").items():
             if engine == "spark":

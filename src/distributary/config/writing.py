@@ -7,12 +7,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, PrivateAttr, SecretStr, StringConstraints, field_validator, model_validator
 
-from distributary.config.addresses import Folder, Url
+from distributary.config.addresses import Folder
 from distributary.config.base import Model, fault
 from distributary.config.describing import Describing, Description, Pattern, description_of
 from distributary.config.evolution import Evolution, EvolutionOverride
+from distributary.config.places import BY_NAME
 from distributary.config.quantities import Database, Distinct, Duration, Text, Time
 from distributary.config.shaping import Expectation, SelectList
+from distributary.config.unity import Unity
 from distributary.names import check_pattern, check_template, table_name
 
 Place: TypeAlias = tuple[str, Literal["PATH_READ", "PATH_READ_WRITE"] | None]
@@ -66,26 +68,6 @@ class RouteOverride(Describing):
     history: TableName | None = Field(default=None, description="Change files: the same for its history table.")
 
 
-class Unity(Model):
-    url: Url = Field(description="Where its REST API is: `https://acme.cloud.databricks.com`, `http://localhost:8080`.")
-    token: SecretStr | None = Field(
-        default=None, description="Who asks: a token. Without it, as a server without authorization takes it."
-    )
-    names: bool = Field(
-        default=False,
-        description="Enter the tables of tables.database in this catalog by its REST API, for a Spark that does not "
-        "know the catalog. Else Spark does it.",
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if "@" in self.url or "," in self.url:
-            raise fault("url", "allowed: one address, without credentials; who asks is said by token")
-        if self.token is not None and not self.token.get_secret_value().strip():
-            raise fault("token", "is empty: give the token, or leave the key out")
-        return self
-
-
 class Tables(Describing):
     CHANGE_KEYS: ClassVar = (
         "merged",
@@ -97,7 +79,7 @@ class Tables(Describing):
         "deleted_values",
         "dropped_columns",
         "merge_engine_rows",
-        "merge",
+        *("merge", "tombstones"),
     )
     """Keys that mean something for change files only."""
 
@@ -155,6 +137,11 @@ class Tables(Describing):
         "in one partition.",
     )
     database: Database | None = Field(default=None, description="Register the tables here by name: `db`, `catalog.db`.")
+    managed: bool = Field(
+        default=False,
+        description="The tables are the catalog's own: made in `database`, written and found by their names only, by "
+        "engine `spark`. Instead of root. See docs/unity.md.",
+    )
     storage_options: dict[str, SecretStr] = Field(
         default={}, description="Settings and credentials of the store for the task engine, as delta-rs names them."
     )
@@ -226,6 +213,9 @@ class Tables(Describing):
         default="copy_on_write",
         description="A merge writes files anew, or marks rows in deletion vectors (docs/merge-on-read.md).",
     )
+    tombstones: Literal["in_table", "beside"] = Field(
+        default="in_table", description="Where a deleted key is remembered: in the merged table, or in one beside it."
+    )
     merge_engine_rows: int | None = Field(
         default=None,
         ge=1,
@@ -238,7 +228,7 @@ class Tables(Describing):
     @property
     def places(self) -> tuple[Place, ...]:
         """Folders that credentials are asked for, and what they are needed for."""
-        return ((self.root, "PATH_READ_WRITE"), *self._places)
+        return self._places if self.managed else ((self.root, "PATH_READ_WRITE"), *self._places)
 
     def with_places(self, others: Iterable[Place]) -> None:
         """`others`: those besides `root`, for the pipeline as a whole knows them."""
@@ -248,6 +238,14 @@ class Tables(Describing):
     def for_tasks(self) -> Self:
         """Without the catalog's token: the driver asks for credentials, and hands them over with the store."""
         return self if self.unity is None else self.model_copy(update={"unity": None})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, data: Any) -> Any:
+        """The catalog's schema stands for the folder that managed tables do not have."""
+        if isinstance(data, dict) and data.get("managed") is True and "root" not in data:
+            return {**data, "root": f"{BY_NAME}{data.get('database') or 'unknown'}"}
+        return data
 
     @field_validator("name")
     @classmethod
@@ -341,11 +339,12 @@ class Tables(Describing):
 
     def for_route(self, route: str) -> tuple[Engine, Evolution]:
         """The engine and the evolution rules of `route` (as it is sent): its own, where given, over the common ones."""
+        engine: Engine = "spark" if self.managed else self.engine
         table = self.routes.get(route)
         if table is None:
-            return self.engine, self.evolution
+            return engine, self.evolution
         rules = table.evolution.model_dump(exclude_none=True) if table.evolution else {}
-        return table.engine or self.engine, self.evolution.model_copy(update=rules)
+        return engine if self.managed else table.engine or engine, self.evolution.model_copy(update=rules)
 
     def described(self, route: str) -> Description:
         """What the table of `route` (as it is sent) gets when it is made."""

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 
 from distributary.declarative.datasets import Datasets
 from distributary.errors import Reason
-from distributary.tables.snapshot import Snapshot
+from distributary.tables.snapshot import NoTable, Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
@@ -55,9 +55,8 @@ class Bronze:
 
     def open(self, version: int | None = None) -> Snapshot | None:
         """The table, at a version; None where there is none. Raises TableFault, OSError."""
-        if version is None:
-            return Table(self.uri, self.store).open()
-        return Snapshot(self.uri, self.store, version)
+        table = Table(self.uri, self.store).open()
+        return table if table is None or version is None else table.at(version)
 
     def count(self, table: Snapshot, files: Iterable[str] | None = None) -> Counts:
         """Records by route; in `files` (names as the table has them) only, where given."""
@@ -75,9 +74,12 @@ class Bronze:
         return counts
 
     def added(self, table: Snapshot, since: int) -> list[str] | None:
-        """Files that came after version `since`; None where files also went, or that version is not kept any more."""
+        """Files that came after version `since`; None where files also went, that version is not kept any more, or the
+        files are not told."""
         if since == table.version:
             return []
+        if table.by_query is not None:
+            return None
         try:
             old = self.open(since)
         except OSError:
@@ -106,7 +108,10 @@ class Bronze:
 
         `rows` have all columns of bronze. Raises TableFault, OSError.
         """
-        Snapshot(self.uri, self.store).append_rows(rows, {"distributary.replayed": str(rows.num_rows)})
+        table = self.open()
+        if table is None:
+            raise NoTable("there is no bronze")
+        table.append_rows(rows, {"distributary.replayed": str(rows.num_rows)})
 
 
 def replayed_from(route: str | None, reason: str) -> str:

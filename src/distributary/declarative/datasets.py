@@ -67,3 +67,15 @@ def storage(config: Pipeline) -> str:
 def flow_checkpoints(storage: str, names: Datasets, table: str) -> str:
     """Where Spark keeps the checkpoints of the flows into a table."""
     return join(storage, "_checkpoints", names.catalog, names.database, table)
+
+
+def quarantine_sql(datasets: Datasets) -> str:
+    """Rows that bronze has set aside and no replay has taken up."""
+    names = ("id", "route", "reason", "detail", "schema_id", "envelope_schema_id", "topic", "partition", "offset")
+    columns = ", ".join(f"b.{quoted(n)}" for n in (*names, "timestamp", "level"))
+    bronze = datasets.sql(datasets.bronze)
+    return (
+        f"SELECT {columns}, b.payload AS value, b.bronze_at AS quarantined_at FROM {bronze} AS b LEFT ANTI JOIN "
+        f"(SELECT replay_of FROM {bronze} WHERE replay_of IS NOT NULL) AS r ON b.id = r.replay_of "
+        "WHERE b.reason IS NOT NULL"
+    )

@@ -17,17 +17,16 @@ from typing import Any, cast
 
 import pyarrow as pa
 from pyspark import pipelines as dp
-from pyspark.pipelines.graph_element_registry import get_active_graph_element_registry
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from distributary.config import Pipeline, load
-from distributary.declarative.datasets import Datasets
-from distributary.declarative.gold import materialized, quarantine_sql
+from distributary.declarative.datasets import Datasets, quarantine_sql
+from distributary.declarative.gold import materialized
 from distributary.declarative.gold import plan as plan_gold
-from distributary.declarative.judge import VERDICT_DDL, VERDICT_SCHEMA
+from distributary.declarative.judge import VERDICT_SCHEMA
 from distributary.declarative.known_routes import (
     ROUTE_PROPERTY,
     WRITERS_PROPERTY,
@@ -36,6 +35,7 @@ from distributary.declarative.known_routes import (
     discover,
     write_down,
 )
+from distributary.declarative.lakeflow import is_lakeflow
 from distributary.declarative.libraries import load_function
 from distributary.declarative.persisted_views import Columns, View, apart, keep_current, make_way
 from distributary.declarative.silver_sink import good_rows, prepare_silver, silver_flow, sink_options
@@ -104,6 +104,7 @@ class _Definitions:
         self.config = config
         self.careful = careful
         self.one_flow = silver_flow(config) is not None
+        self.lakeflow = is_lakeflow(config)
         self.base = base
         self.spark = spark
         self.known_routes = known_routes
@@ -124,7 +125,7 @@ class _Definitions:
             for route in self.known_routes.routes.values():
                 self._silver(route)
         self._gold()
-        present = set() if dry else apart(partial(self._prepare, refill))
+        present = set() if dry or self.lakeflow else apart(partial(self._prepare, refill))
         return Defined(self.known_routes, self.kinds, self.views, present, tuple(self.problems))
 
     def _prepare(self, refill: bool) -> set[str]:
@@ -197,7 +198,7 @@ class _Definitions:
             self._note(gold.name, "gold", gold.route)
         if plan.golds:
             self._note(self.datasets.unified, "unified gold")
-        if self.config.declarative.gold_as == "view":
+        if self.config.declarative.gold_as == "view" and not self.lakeflow:
             for gold in plan.golds:
                 self._view(gold.name, View(gold.sql(), (gold.silver,)), made_here=self.one_flow)
             if plan.golds:
@@ -208,11 +209,17 @@ class _Definitions:
             materialized(self.spark, plan)
 
     def _view(self, name: str, view: View, *, made_here: bool = False) -> None:
-        """A view that is kept in the catalog: SQL is the only word for one (`dp` has temporary views)."""
+        """A view that is kept in the catalog: SQL is the only word for one (`dp` has temporary views). Lakeflow has it
+        from a file."""
+        if self.lakeflow:
+            return
         self.views[name] = view
         if made_here:
             self.made_here.add(name)
             return
+        # Open-source Spark's own registry, which the documented module does not show.
+        from pyspark.pipelines.graph_element_registry import get_active_graph_element_registry
+
         get_active_graph_element_registry().register_sql(
             f"CREATE VIEW {quoted(name)} AS {view.query}", Path(f"{name}.sql")
         )
@@ -259,7 +266,7 @@ def bronze_rows(rows: DataFrame, config: Pipeline, known_routes: KnownRoutes, ca
     has_keys = config.source.record_key is not None
     names += ["key"] if has_keys else []
     task = partial(judge_in_task, known_routes=known_routes, careful=careful)
-    verdict = _arrow(task, VERDICT_DDL)(*(F.col(quoted(n)) for n in names)).alias("verdict")
+    verdict = _arrow(task, from_arrow_schema(VERDICT_SCHEMA))(*(F.col(quoted(n)) for n in names)).alias("verdict")
     source_columns = rows.columns
     origin = [
         (F.col(quoted(n)) if n in source_columns else F.lit(None)).cast(kind).alias(n) for n, kind in ORIGIN_DDL.items()

@@ -11,6 +11,7 @@ _FLOW = re.compile(r"Flow '?(?P<flow>[^']+?)'? (?:is|has|was) (?P<state>[A-Z]+)\
 _RUN = re.compile(r"Run is (?P<state>[A-Z]+)")
 
 RUN_DONE = "COMPLETED"
+UNDER_WAY = ("STARTING", "RUNNING")
 
 
 @dataclass(frozen=True)

@@ -58,12 +58,14 @@ class Flows:
     storage: str
     store: Store
     sink: str | None = None
+    hidden: bool = False
+    """Are the checkpoints the platform's, which shows them to nobody?"""
 
     @classmethod
     def of(cls, config: Pipeline, store: Store) -> Flows:
         section = config.declarative
         sink = section.silver_flow if config.is_declarative and section.silver_as == "sink" else None
-        return cls(Datasets.of(config), storage(config), store, sink)
+        return cls(Datasets.of(config), storage(config), store, sink, hidden=config.tables.managed)
 
     def forget(self, sink: str) -> None:
         """Let a flow into a sink begin anew."""
@@ -81,7 +83,9 @@ class Flows:
         return join(folder, str(max(numbers))) if numbers else None
 
     def place(self, name: str) -> Place | None:
-        """How far the flow into `name` has read; None where it does not read a Delta table."""
+        """How far the flow into `name` has read; None where it does not read a Delta table, or nobody can see it."""
+        if self.hidden:
+            return None
         checkpoint = self.checkpoint(name)
         batch = None if checkpoint is None else last_committed(checkpoint, self.store)
         if checkpoint is None:

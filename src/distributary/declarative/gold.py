@@ -138,18 +138,6 @@ def _materialize(spark: SparkSession, pipeline: str, gold: Gold) -> None:
     dp.materialized_view(name=gold.name, table_properties=Owner(pipeline, gold.route).properties())(rows)
 
 
-def quarantine_sql(datasets: Datasets) -> str:
-    """Rows that bronze has set aside and no replay has taken up."""
-    names = ("id", "route", "reason", "detail", "schema_id", "envelope_schema_id", "topic", "partition", "offset")
-    columns = ", ".join(f"b.{quoted(n)}" for n in (*names, "timestamp", "level"))
-    bronze = datasets.sql(datasets.bronze)
-    return (
-        f"SELECT {columns}, b.payload AS value, b.bronze_at AS quarantined_at FROM {bronze} AS b LEFT ANTI JOIN "
-        f"(SELECT replay_of FROM {bronze} WHERE replay_of IS NOT NULL) AS r ON b.id = r.replay_of "
-        "WHERE b.reason IS NOT NULL"
-    )
-
-
 def _kind(columns: Iterable[pa.Field], path: Sequence[str]) -> Any:
     """Type of the field at `path`; None where there is none."""
     for field in columns:

@@ -50,10 +50,6 @@ VERDICT_SCHEMA = pa.schema(
 the `level` (whole envelope, or payload with its header) as it came, and `id` names the row. A tombstone has neither.
 `warnings`: expectations that a good row breaks. `record_key`: the record's key, where the pipeline file makes columns
 of it; one with a schema as a text of JSON, so that silver needs no schemas of keys."""
-VERDICT_DDL = (
-    "route string, schema_id int, message string, payload binary, envelope_schema_id int, reason string, "
-    "detail string, level string, id string, warnings array<string>, record_key binary"
-)
 
 
 def judge_values(values: pa.Array, known_routes: KnownRoutes, keys: pa.Array | None = None) -> pa.StructArray:

@@ -141,6 +141,7 @@ class _Discovery:
         self.registry = schemas.registry
         self.schemas = schemas
         self.store = Store.of(config.tables)
+        self.managed = config.tables.managed
         self.datasets = Datasets.of(config)
         self.message = config.payload.message or "0"
         self.most_tables = config.tables.max_new_tables
@@ -253,7 +254,9 @@ class _Discovery:
     def _route(self, route: str, subject: str | None, writers: Iterable[WriterSchema]) -> Route | None:
         """None for a route without any schema that can be decoded."""
         owner = Owner(self.config.pipeline, route)
-        table = Table(self.datasets.uri(self.datasets.silver(route)), self.store, owner).open()
+        # A definition of Lakeflow's may not ask for a table, and needs no more than the registry says.
+        target = Table(self.datasets.uri(self.datasets.silver(route)), self.store, owner)
+        table = None if self.managed else target.open()
         all_writers = set(writers)
         before = None
         if table is not None:
@@ -293,7 +296,9 @@ class _Discovery:
         return Route(route, columns, slots, compiled, broken, before, form, raw, null, sql, record_key)
 
     def _check_bronze(self) -> None:
-        """Raises TableCollision where bronze is another pipeline's."""
+        """Raises TableCollision where bronze is another pipeline's; that of Lakeflow's is looked after there."""
+        if self.managed:
+            return
         uri = self.datasets.uri(self.datasets.bronze)
         try:
             Table(uri, self.store, Owner(self.config.pipeline, "")).open()

@@ -9,13 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.pipelines.graph_element_registry import GraphElementRegistry
 from pyspark.sql import DataFrame, SparkSession
 
 from distributary.config import Pipeline
 from distributary.errors import ConfigError, UpdateFailed, without_stack
+
+if TYPE_CHECKING:
+    from pyspark.pipelines.graph_element_registry import GraphElementRegistry
 
 SUFFIXES = (".py", ".sql")
 

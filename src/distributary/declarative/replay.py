@@ -24,6 +24,7 @@ from distributary.engine.messages.chunks import WriterSchema, one_array
 from distributary.engine.replay import ReplayReport
 from distributary.engine.schemas import Schemas, schemas_of
 from distributary.errors import Reason, SchemaNotFound
+from distributary.running.named_tables import with_session
 from distributary.schemas.formats import FORMATS
 from distributary.schemas.registry import Registry
 from distributary.sources.bronze_rows import RECORD_KEY
@@ -46,6 +47,7 @@ def replay(
 
     Only one process may replay at a time (lock `replay`). Raises Outage (registry, store): nothing is changed.
     """
+    with_session(config)
     store = Store.of(config.tables)
     bronze = Bronze.of(Datasets.of(config), store)
     with writing(bronze.uri):

@@ -7,12 +7,13 @@ import pyarrow as pa
 from distributary.audit.recount import QuarantineCount
 from distributary.audit.status.facts import Status
 from distributary.audit.status.facts import status as facts
-from distributary.audit.status.lag import source_lag
 from distributary.config import Pipeline
 from distributary.declarative.bronze_counts import Bronze
 from distributary.declarative.datasets import Datasets
 from distributary.declarative.flows import Flows
 from distributary.declarative.update_ledger import Books
+from distributary.running.named_tables import with_session
+from distributary.running.source_lag import source_lag
 from distributary.sources.port import SourceLag
 from distributary.state.ledger import Entry, totals
 from distributary.tables.faults import reading
@@ -22,6 +23,7 @@ from distributary.tables.store import Store, join
 
 def status(config: Pipeline) -> Status:
     """The state of a pipeline after its last update. Raises StoreUnreadable."""
+    with_session(config)
     return facts(config, books=_books, lag_of=_lag)
 
 
@@ -40,6 +42,8 @@ def _books(config: Pipeline, store: Store) -> tuple[list[Entry], QuarantineCount
 
 def _lag(config: Pipeline, store: Store) -> SourceLag:
     """Rows that bronze has not read. Raises OSError."""
+    if config.tables.managed:
+        return SourceLag(note="how far bronze has read is Lakeflow's to know")
     flows = Flows.of(config, store)
     checkpoint = flows.checkpoint(Datasets.of(config).bronze) or join(flows.storage, "none")
     return source_lag(config.model_copy(update={"checkpoint": checkpoint}), store)
@@ -50,6 +54,7 @@ def quarantined_rows(config: Pipeline) -> pa.Table:
 
     Raises StoreUnreadable.
     """
+    with_session(config)
     store = Store.of(config.tables)
     bronze = Bronze.of(Datasets.of(config), store)
     with reading(bronze.uri):

@@ -23,10 +23,11 @@ from distributary.config import Pipeline
 from distributary.declarative.datasets import Datasets, storage
 from distributary.declarative.definitions import Defined, register
 from distributary.declarative.edges import Reads, made_in_sql, streams_in, views_in_sql, with_readers
-from distributary.declarative.event_log import RUN_DONE, Event, dataset_of, read_event
+from distributary.declarative.event_log import RUN_DONE, UNDER_WAY, Event, dataset_of, read_event
 from distributary.declarative.flows import Flows
 from distributary.declarative.libraries import Library, load_library
 from distributary.declarative.persisted_views import keep_current
+from distributary.declarative.polling import poll_often
 from distributary.declarative.row_counts import version_of, written_since
 from distributary.declarative.server import Server, client, server_conf
 from distributary.declarative.silver_sink import check_whole, enter, silver_flow, url
@@ -92,6 +93,21 @@ class Update:
     def died(self) -> bool:
         """Has a process ended that was at work for a flow?"""
         return any(map(told_death, [*self.reasons.values(), self.error or ""]))
+
+    def hear(self, event: Event) -> None:
+        """Events come from several threads of Spark's, so that the order of two is not to be relied on: a stream that
+        fails is said to have completed too, and the run may be over before its last flow is."""
+        if event.state is None:
+            return
+        if event.dataset is None:
+            self.completed = event.state == RUN_DONE
+        elif (self.states.get(event.dataset), event.state) != ("FAILED", RUN_DONE):
+            self.states[event.dataset] = event.state
+            if event.state == "FAILED":
+                self.reasons[event.dataset] = event.text
+        if self.completed:
+            # Spark says so only where no flow has failed and none runs on.
+            self.states |= {name: RUN_DONE for name, state in self.states.items() if state in UNDER_WAY}
 
     def leave_out(self, failed: Mapping[str, str]) -> None:
         """Datasets that cannot even be defined, and why."""
@@ -234,6 +250,7 @@ def _started(
     chosen: Sequence[str],
 ) -> Any:
     """The events of a run of the graph. `full`: what is refilled; `chosen`: what is brought up to date."""
+    poll_often(spark, config)
     return start_run(
         spark,
         graph,
@@ -358,13 +375,7 @@ def _listen(events: Iterator[Mapping[str, Any]], update: Update, listen: Listene
                 continue
             log_event = message["pipeline_event_result"].event
             event = read_event(log_event.message, log_event.timestamp.ToDatetime())
-            # A stream that fails is said to have completed right before.
-            if event.dataset is not None and event.state is not None:
-                update.states[event.dataset] = event.state
-                if event.state == "FAILED":
-                    update.reasons[event.dataset] = event.text
-            elif event.state is not None:
-                update.completed = event.state == RUN_DONE
+            update.hear(event)
             listen(event)
     except PySparkException as e:
         # With a Python source in the pipeline, Spark's client trips over an answer that comes after the end (4.2.0).

@@ -24,11 +24,13 @@ from distributary.declarative.flows import Flows
 from distributary.engine.messages.task_spec import ORIGIN
 from distributary.errors import StoreUnreadable
 from distributary.errors.border import contained
+from distributary.running.named_tables import with_session
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
 GOLD = "gold is made of silver by SQL: it was not looked at"
+HIDDEN = "how far bronze has read is Lakeflow's to know: it was not compared with the source"
 
 
 def verify(config: Pipeline) -> Verification:
@@ -36,6 +38,7 @@ def verify(config: Pipeline) -> Verification:
 
     Raises StoreUnreadable when bronze cannot be read. A silver table that cannot be read counts as lost.
     """
+    with_session(config)
     return _Recount(config).all()
 
 
@@ -192,5 +195,5 @@ class _Recount:
             quarantine={state: n for state, n in row_states.items() if n},
             source_losses=(),
             problems=tuple(problems),
-            notes=(GOLD,) if tables else (),
+            notes=(*((GOLD,) if tables else ()), *((HIDDEN,) if self.flows.hidden else ())),
         )

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from distributary.engine.outcomes import Append
 from distributary.errors import ReplayMismatch
+from distributary.steps import Steps, finished, unless_large
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution
 from distributary.tables.rewrite import committed_widening
@@ -69,7 +70,7 @@ class Appending(Generic[F]):
     tip: Tip | None
     replay: ReplayCheck
     fit: Callable[[pa.Schema | None, Snapshot | None], F]
-    write: Callable[[pa.Table], Sequence[DataFile]]
+    write: Callable[[pa.Table], Steps[Sequence[DataFile]]]
     why_spark: Callable[[Snapshot | None, Evolution], str | None]
 
     def run(self) -> tuple[F, Append]:
@@ -77,18 +78,27 @@ class Appending(Generic[F]):
 
         Raises CommitConflict (other writers were first each time), TableCollision, ReplayMismatch, TableFault, OSError.
         """
-        return retried(lambda: self._on_tip() or self._opened())
+        return finished(self.steps())
 
-    def _on_tip(self) -> tuple[F, Append] | None:
+    def steps(self) -> Steps[tuple[F, Append]]:
+        """`run`, step by step."""
+        return (yield from self._on_tip()) or retried(self._opened)
+
+    def _on_tip(self) -> Steps[tuple[F, Append] | None]:
         """Without opening the table, where its newest version is known; None where that does not do."""
-        tip, uri, store = self.tip, self.target.uri, self.target.store
-        if tip is None or not tip.leads(uri, store):
+        tip = self.tip
+        if tip is None or not tip.leads(self.target.uri, self.target.store):
             return None
         fitted = self.fit(tip.arrow_schema(), None)
         if fitted.evolution.changed or not fitted.table.num_rows:
             return None
-        files = list(self.write(fitted.table))
-        if not append_on_tip(uri, tip, files, self.txn, store):
+        return (yield from unless_large(fitted.table.nbytes, self._written_on(tip, fitted)))
+
+    def _written_on(self, tip: Tip, fitted: F) -> Steps[tuple[F, Append] | None]:
+        yield
+        files = yield from self.write(fitted.table)
+        yield
+        if not append_on_tip(self.target.uri, tip, files, self.txn, self.target.store):
             return None
         return fitted, Append("written", fitted.table.num_rows, tip=tip.after(self.txn), size=size_of(files))
 
@@ -103,7 +113,7 @@ class Appending(Generic[F]):
             return fitted, replayed(table, self.txn, self.replay, rows)
         if not rows:
             return fitted, Append()
-        files = self.write(fitted.table)
+        files = finished(self.write(fitted.table))
         version = self.target.commit(table, evolution, files, self.txn)
         tip = None if version is None else Tip.of(version, evolution.schema, self.txn)
         return fitted, _written(table, evolution, rows, files, tip)

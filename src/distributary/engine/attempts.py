@@ -12,7 +12,7 @@ from typing import NoReturn, TypeVar
 import pyarrow as pa
 
 from distributary.engine.decisions import Decision, TaskSpec
-from distributary.engine.workers import told_death
+from distributary.engine.workers import told_death, told_fault
 from distributary.tables.faults import CommitConflict
 from distributary.tables.outage import own_fault
 from distributary.tables.spark_engine import SPARK_ERRORS, spark_ended
@@ -49,9 +49,14 @@ class RouteFault(Again):
 
 def end_attempt(error: BaseException, route: str, table: str) -> NoReturn:
     """Raises what ends the attempt for an error of one route's table: RouteFault; StoreDown where it is the store's;
-    the error as it is where Spark is gone."""
+    the error as it is where Spark is gone; what ended a worker of Spark's job, and is no table's."""
     if isinstance(error, Exception) and spark_ended(error):
         raise error
+    if isinstance(cause := error.__cause__, SPARK_ERRORS):
+        if (fault := told_fault(str(cause))) is not None:
+            raise fault from error
+        if told_death(str(cause)):
+            raise cause  # `attempted` asks of which records
     raise RouteFault(route, own_fault(error, table)) from error
 
 

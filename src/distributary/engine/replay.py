@@ -78,7 +78,7 @@ class Replay:
         Raises Outage (registry, store): what was claimed stays claimed, run it again; StateOld.
         """
         report = self.finish_claimed()
-        with writing(self.fanout.quarantine):
+        with self._apart, writing(self.fanout.quarantine):  # its process goes: another replay may never come
             opened, total = self._open(route, reasons, report)
             self._refuse_old(opened)
             if route is None and (nameless := total - sum(rows.num_rows for rows in opened.values())):

@@ -14,6 +14,7 @@ of all tables, `tables.outage` decides, by its type and status.
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Final, Self, TypeVar
 
@@ -48,6 +49,19 @@ def contained(error: BaseException) -> str:
     if isinstance(error, PROCESS):
         raise error
     return in_words(error)
+
+
+def forget_locals(error: BaseException) -> None:
+    """Let go of what the frames of an error, and of those that led to it, hold: the rows of a batch, its plan, its
+    connections. For an error that somebody keeps for longer than it is looked at."""
+    seen: set[int] = set()
+    errors: list[BaseException | None] = [error]
+    while errors:
+        link = errors.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            traceback.clear_frames(link.__traceback__)
+            errors += [link.__cause__, link.__context__]
 
 
 def in_words(error: BaseException) -> str:

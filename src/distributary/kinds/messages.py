@@ -56,6 +56,7 @@ class Messages(PipelineKind):
 
     def resync(self, route: str) -> Rebuilt:
         """The merged table of a route with keys, from its log."""
+        self._refuse_by_name()
         if self._log() is None:
             self._keeps_no_rows()
         from distributary.repair.resync_changes import in_words, known_route, rebuild
@@ -63,6 +64,11 @@ class Messages(PipelineKind):
         backlog = known_route(self.config, route)
         rebuilt = rebuild(self.config, route, backlog)
         return Rebuilt(asdict(rebuilt), tuple(in_words(rebuilt, backlog.keys)))
+
+    def _refuse_by_name(self) -> None:
+        if self.config.tables.managed:
+            detail = "resync puts files in place of others in one commit, which a managed table takes from nobody but "
+            raise BadInput(detail=f"{detail}Spark: drop the table, and read the source anew by a pipeline of its own")
 
     def _log(self) -> str | None:
         tables = self.config.tables
@@ -109,6 +115,7 @@ class TwoHop(Messages):
     """Layout `two_hop`."""
 
     def resync(self, route: str) -> Rebuilt:
+        self._refuse_by_name()
         from distributary.repair.resync_bronze import rebuild
 
         if self.config.tables.keys_of(route):

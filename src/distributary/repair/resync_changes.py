@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from distributary.changes.model import Kind
+from distributary.changes.model import Kind, metadata_in
 from distributary.changes.reduce import reduce_rows
 from distributary.config import Pipeline
 from distributary.engine.changes.emptying import all_truncates, remembering, without_truncates
@@ -50,6 +50,15 @@ from distributary.tables.merge_rows import as_merged
 from distributary.tables.snapshot import Owner, Snapshot, Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
+from distributary.tables.tombstones import (
+    BESIDE,
+    IN_TABLE,
+    PROPERTY,
+    are_beside,
+    columns_beside,
+    living_and_dead,
+    place_of,
+)
 
 SWAPS = 20
 """How often a rebuild lets a run merge in between before it gives up."""
@@ -58,7 +67,8 @@ SWAPS = 20
 @dataclass
 class LogRebuilt:
     """What a rebuild did. `rows`: of the merged table now, tombstones among them. `added`: keys that it did not have
-    before. `caught_up`: how often a run had merged meanwhile. `versions`: of the history, where there is one."""
+    before. `caught_up`: how often a run had merged meanwhile. `dead`: of tombstones that lie beside. `versions`: of the
+    history, where there is one."""
 
     route: str
     table: str
@@ -68,6 +78,7 @@ class LogRebuilt:
     caught_up: int = 0
     unknown: int = 0
     files: list[DataFile] = field(default_factory=list)
+    dead: list[DataFile] = field(default_factory=list)
     versions: int = 0
     history: list[DataFile] = field(default_factory=list)
 
@@ -148,6 +159,7 @@ class _Rebuild:
         for attempt in range(SWAPS):
             # The log last: it first has each batch, so it holds all that the others do.
             tables = {uri: Table(uri, self.store, self.owner).open() for uri in (self.history_uri, self.uri) if uri}
+            beside = self.beside.open() if self.rules.beside else None
             log, table = Table(self.log_uri, self.store, self.owner).open(), tables[self.uri]
             if log is None:
                 raise BadInput(detail=f"{self.route}: there is no log table at {self.log_uri}")
@@ -159,12 +171,17 @@ class _Rebuild:
             self.types = key_types(schema, self.keys)
             self.owner = replace(self.owner, keys=self.keys)
             self._build(log, schema)
-            if self._commit(tables, self._mark(log, table)):
+            if self._commit(tables, beside, self._mark(log, table)):
                 return self.report
             self.report.caught_up = attempt + 1
         raise StoreDown(
             path=self.uri, detail=f"a run has merged into it {SWAPS} times meanwhile; raise tables.merge_every"
         )
+
+    @property
+    def beside(self) -> Table:
+        """The table of tombstones, where these are not to lie in the merged one."""
+        return place_of(Table(self.uri, self.store, self.owner))
 
     def _keys_now(self, log: Snapshot) -> tuple[str, ...]:
         """The key by the settings, else as the newest event names it: a late file may still name the one before."""
@@ -172,7 +189,7 @@ class _Rebuild:
             return self.keys
         return newest_key_columns(TableFiles(log).read_all(NEWEST)) or self.keys
 
-    def _commit(self, tables: Mapping[str, Snapshot | None], txn: Txn) -> bool:
+    def _commit(self, tables: Mapping[str, Snapshot | None], beside: Snapshot | None, txn: Txn) -> bool:
         """The history first: what a run takes in twice changes nothing there."""
         schema = self._schema()
         if self.history_uri is not None:
@@ -180,7 +197,20 @@ class _Rebuild:
             if not self._replaced(self.history_uri, tables[self.history_uri], versions, self.report.history, txn):
                 return False
         merged = as_merged(schema.empty_table(), self.keys, self.rules).schema
+        if self.rules.beside and not self._beside(beside, merged, txn):
+            return False
         return self._replaced(self.uri, tables[self.uri], merged, self.report.files, txn)
+
+    def _beside(self, before: Snapshot | None, merged: pa.Schema, txn: Txn) -> bool:
+        """The tombstones in place of those `before`, which the log's rows say: before the table, as by each merge."""
+        columns = columns_beside(merged, self.keys, metadata_in(merged.names))
+        if before is not None:
+            return self.beside.replace_all(before, columns, self.report.dead, txn)
+        try:
+            self.beside.commit(None, evolve(None, [columns], Policy()), self.report.dead, txn)
+        except CommitConflict:
+            return False
+        return True
 
     def _replaced(
         self, uri: str, table: Snapshot | None, schema: pa.Schema, files: Sequence[DataFile], txn: Txn
@@ -191,6 +221,9 @@ class _Rebuild:
         if uri == self.history_uri:
             target = replace(target, properties=for_rewrites(target.properties))
         target = remembering(target, truncates if uri == self.history_uri else truncates.newest())
+        if uri == self.uri and (self.rules.beside or (table is not None and are_beside(table))):
+            place = BESIDE if self.rules.beside else IN_TABLE
+            target = replace(target, remembers={**target.remembers, PROPERTY: place})
         if table is not None:
             return target.replace_all(table, schema, files, txn)
         try:
@@ -212,7 +245,7 @@ class _Rebuild:
         names = file_names(log)
         shares = key_shares(self.log_uri, names, self.keys, self.types, self.store)
         self._columns = schema
-        report = replace(self.report, rows=0, events=0, passes=shares.count, files=[], versions=0, history=[])
+        report = replace(self.report, rows=0, events=0, passes=shares.count, files=[], versions=0, history=[], dead=[])
         orphans: list[pa.Table] = []
         self._came: list[pa.Array] = []
         resolved: pa.Table | None = None
@@ -237,8 +270,16 @@ class _Rebuild:
             if rows.num_rows:
                 rows = as_merged(rows, self.keys, self.rules)
                 report.rows += rows.num_rows
-                report.files.append(write_data_file(self.uri, rows, self.store))
+                self._add(rows, report)
         self.report = report
+
+    def _add(self, rows: pa.Table, report: LogRebuilt) -> None:
+        if self.rules.beside:
+            rows, dead = living_and_dead(rows, self.keys, metadata_in(rows.column_names))
+            if dead.num_rows:
+                report.dead.append(write_data_file(self.beside.uri, dead, self.store))
+        if rows.num_rows:
+            report.files.append(write_data_file(self.uri, rows, self.store))
 
     def _add_history(self, uri: str, rows: pa.Table, report: LogRebuilt) -> None:
         gaps = self.rules.gaps(absent(rows, self.brought))

@@ -27,12 +27,13 @@ log = logging.getLogger("distributary")
 
 
 def register_tables(spark: SparkSession, config: Pipeline, ledger: Ledger, created: Sequence[str]) -> None:
-    """Register new tables under `tables.database`; does nothing where none is configured.
+    """Register new tables under `tables.database`; does nothing where none is configured, or the names are there with
+    the tables.
 
     Of change files, both tables of a route, and the view of its living rows.
     """
     database = config.tables.database
-    if database is None or not created:
+    if database is None or not created or config.tables.managed:
         return
     named = {last_part(uri): uri for route in created for uri in _locations(config, ledger, route)}
     name_tables(spark, config.tables, database, named)
@@ -84,10 +85,22 @@ def _refused(name: str, error: CatalogDown) -> None:
 def register(spark: SparkSession, database: str, named: Mapping[str, str]) -> None:
     """Make the tables at these addresses known in `database`, as Spark's catalog does it. `named`: name -> address."""
     schema = quoted_parts(database)
-    spark.sql(f"CREATE DATABASE IF NOT EXISTS {schema}")
+    if not _has_schema(spark, schema):
+        return
     for short, location in named.items():
         with one_name(f"{schema}.{quoted(short)}") as name:
             spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING DELTA LOCATION {literal(location)}")
+
+
+def _has_schema(spark: SparkSession, schema: str) -> bool:
+    """Is it there, if need be made now? The rows are written by then, so a refusal is said, and stops nothing."""
+    is_there = False
+    with one_name(schema):
+        # Who may not make one may use one that is there.
+        if not spark.catalog.databaseExists(schema):
+            spark.sql(f"CREATE DATABASE IF NOT EXISTS {schema}")
+        is_there = True
+    return is_there
 
 
 @contextmanager

@@ -7,8 +7,7 @@ only what follows a known type is read. Where the JVM can't be asked (Spark Conn
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from distributary.engine.workers import told_death, told_fault
 from distributary.errors import (
@@ -22,14 +21,13 @@ from distributary.errors import (
     WorkersDied,
 )
 from distributary.state.checkpoint_damage import wrong_sum
-from distributary.tables.spark_engine import SPARK_ERRORS
+from distributary.tables.spark_engine import NETWORK, SPARK_ERRORS, causes_of
 
 RESTARTS = 10
 """Outages in a row after which a run gives up; a finished batch starts the count anew."""
 DEATHS = 3
 """Of a run that takes what is there and ends: it waits for no neighbour, but a batch whose workers died is tried again.
 """
-_DEPTH = 20
 _DISK = re.compile(
     r"(?:java\.io\.\w+|java\.nio\.file\.\w+|org\.apache\.hadoop\.fs\.\w+): .*?"
     r"(?:No space left on device|Disk quota exceeded|Read-only file system|Input/output error|Too many open files)\)?$"
@@ -41,12 +39,6 @@ _OTHER_TABLE = re.compile(
 """DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE, at a start."""
 _LOST_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\)(?: \([^()\n]*\))?")
 _TAKEN_OVER = re.compile(r"org\.apache\.spark\.[\w.$]+: \[CONCURRENT_STREAM_LOG_UPDATE\]")
-_NETWORK = re.compile(
-    r"(?:java\.net\.(?:\w*Connect\w*|SocketException|SocketTimeout\w*|UnknownHost\w*|NoRouteToHost\w*)"
-    r"|org\.apache\.hadoop\.net\.ConnectTimeoutException"
-    r"|org\.apache\.hadoop\.fs\.s3a\.AWS(?:StatusNNNN|ServiceThrottled|ServiceIO|ClientIO|Status500|ApiCallTimeout)\w*"
-    r"|software\.amazon\.awssdk\.core\.exception\.(?:SdkClient|ApiCall\w*Timeout)Exception)\b"
-)
 
 
 def tries(error: Exception, once: bool) -> int:
@@ -65,7 +57,7 @@ def translated(error: BaseException, source: str, checkpoint: str) -> BaseExcept
         return fault
     if told_death(text):
         return WorkersDied(detail=_task(text))
-    causes = list(_causes(error)) or [line.strip().removeprefix("Caused by: ") for line in text.splitlines()]
+    causes = list(causes_of(error)) or [line.strip().removeprefix("Caused by: ") for line in text.splitlines()]
     return _of_source(text, causes, source) or wrong_sum(text) or _of_store(causes, source, checkpoint) or error
 
 
@@ -92,22 +84,9 @@ def _of_store(causes: Sequence[str], source: str, checkpoint: str) -> Exception 
         if cause.startswith("org.apache.kafka.common.") or "TimeoutException" in cause.split(":", 1)[0]:
             return SourceDown(source=source, detail=cause[:300])
     for cause in causes:
-        if _NETWORK.match(cause):
+        if NETWORK.match(cause):
             return StoreDown(path=checkpoint, detail=cause[:300])
     return None
-
-
-def _causes(error: Any) -> Iterator[str]:
-    """The JVM's error and its causes, outermost first; nothing where it can't be asked."""
-    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    try:
-        for _ in range(_DEPTH):
-            if cause is None:
-                return
-            yield str(cause.toString()).strip()
-            cause = cause.getCause()
-    except Exception:  # the JVM is gone
-        return
 
 
 def _lost(text: str) -> str | None:

@@ -21,6 +21,7 @@ from contextlib import ExitStack
 
 from distributary.config import Pipeline
 from distributary.engine.batch import BatchReport
+from distributary.engine.memory import give_back
 from distributary.errors import AlreadyRunning
 from distributary.errors.border import contained
 from distributary.running.maintain import Carer, Maintained, OwnTable, Spark, tables_of
@@ -128,6 +129,7 @@ class Gaps:
         self._carer = self._new_carer()
         self._asked = self._batch_at = self._saved_at = clock()
         self._saved = 0.0
+        self._has_worked = False
         self._known: dict[str, str | None] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -145,6 +147,7 @@ class Gaps:
     def batch(self, report: BatchReport) -> None:
         """A batch is done."""
         self._batch_at = self._clock()
+        self._has_worked = True
         if not self.config.maintenance.automatic:
             return
         newest = self.ledger.newest
@@ -186,6 +189,7 @@ class Gaps:
         self._saved_at = now
         if now - self._asked >= CLOCK_SEC:
             self._ask_clock()
+            self._tidy()
         if not (self.due.crowded or self.due.timely):
             return
         quiet = not self._busy.locked() and now - self._batch_at >= QUIET_SEC
@@ -193,6 +197,12 @@ class Gaps:
             self.one()
             if not quiet:
                 self._saved -= self._clock() - now
+
+    def _tidy(self) -> None:
+        """What opens and joins tables, or folds the ledger, leaves free memory in many pieces, more of it for hours."""
+        if self._has_worked:
+            self._has_worked = False
+            give_back()
 
     def _in_a_gap(self) -> bool:
         """Wait for the end of the batch that is being written."""
@@ -215,6 +225,7 @@ class Gaps:
         uri = crowded or timely
         if uri is None:
             return None
+        self._has_worked = True
         table = self._table(uri)
         upkeep = Maintained(uri, None) if table is None else self._care(table, everything=not crowded)
         with self._lock:

@@ -22,6 +22,7 @@ from distributary.errors import BadInput
 from distributary.running.bronze.bronze_table import HOP_1
 from distributary.running.bronze.ingest import Ingest
 from distributary.running.report import RunReport
+from distributary.running.short_runs import is_short
 from distributary.running.stream import Progress, Run, session_of
 from distributary.running.stream import run as run_stream
 from distributary.state.cleaning import at_work
@@ -71,7 +72,7 @@ class TwoHop:
     def go(self, once: bool) -> RunReport:
         """Run to the end (`once`: hop 1 first, so that hop 2 finds all), or until `stop`. Raises as a hop does."""
         nothing = RunReport(self.config.pipeline, 0, 0, 0, 0, 0, ())
-        once = once or self.config.trigger.mode == "once"
+        once = self.config.trigger.ends(once)
         if self.first is not None:
             self.first.begin()
         if self.first is not None and self.second is not None and not once:
@@ -121,9 +122,10 @@ def run(
     progress: Progress = lambda _: None,
     handle: Callable[[TwoHop | Run], None] = lambda _: None,
     force: bool = False,
+    alone: bool = False,
 ) -> RunReport:
     """Run a pipeline of any layout. Of two hops, each has a lock of its own: they may run in two processes. `force`:
-    take a first batch also where no record of it can be read.
+    take a first batch also where no record of it can be read. `alone`: as of a run of one stream.
 
     Raises BadInput (layout declarative), AlreadyRunning, CleanUnfinished, CheckpointLost, and what a
     run of one stream raises.
@@ -132,13 +134,14 @@ def run(
         # Never by itself as another layout: that would write every row again.
         raise BadInput(detail=f"pipeline {config.pipeline} has layout declarative: distributary pipeline run FILE")
     if config.bronze_table is None:
-        return run_stream(config, once=once, progress=progress, handle=handle, force=force)
+        return run_stream(config, once=once, progress=progress, handle=handle, force=force, alone=alone)
     store = Store.of(config.tables)
     with ExitStack() as locks:
         if 1 in hops:
             locks.enter_context(at_work(config, store, HOP_1))
         if 2 in hops:
             locks.enter_context(at_work(config, store))
-        running = TwoHop(config, session_of(config), progress, hops, force=force)
+        spark = session_of(config, short_lived=alone and is_short(config, once))
+        running = TwoHop(config, spark, progress, hops, force=force)
         handle(running)
         return running.go(once)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,23 +28,26 @@ from distributary.config import Pipeline
 from distributary.config.base import is_given
 from distributary.engine.changes.backlog import oldest_waiting_ms, version_read
 from distributary.engine.changes.merging import HORIZON
-from distributary.engine.changes.table_settings import history_of
-from distributary.errors import DistributaryError
+from distributary.engine.changes.table_settings import history_of, named_of, source_of
+from distributary.errors import BadInput, DistributaryError
 from distributary.errors.border import contained
 from distributary.sources.file_ledger import tidy
 from distributary.state.cleaning import check_not_begun
 from distributary.state.ledger import Entry, quarantine_files, read_entries, totals
+from distributary.tables.by_name import is_named
 from distributary.tables.crowding import crowd_of
-from distributary.tables.engines import spark_needed
+from distributary.tables.engines import kept_by_catalog, spark_needed
 from distributary.tables.faults import CommitConflict, reading
 from distributary.tables.files import TableFiles
 from distributary.tables.merge_rows import DELETED, DELETED_AT
+from distributary.tables.moved_tombstones import move_beside
 from distributary.tables.purge import purge_vectors
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.spark_upkeep import compact_by_spark, purge_by_spark, vacuum_by_spark
 from distributary.tables.store import Store
 from distributary.tables.table import Table
+from distributary.tables.tombstones import tombstones_of
 from distributary.tables.vacuum import vacuum
 from distributary.tables.wide import KEY
 
@@ -57,37 +61,41 @@ DEFAULT_RETENTION_SEC = 7 * 86400.0
 @dataclass
 class Maintained:
     """What was done to one table. `busy`: somebody else wrote at the same moment; the next upkeep does it. `held`: why
-    old tombstones stay for now, where they do."""
+    old tombstones stay for now, where they do. `moved`: tombstones out of the table beside it. `by_catalog`: its files
+    are looked after by its catalog only."""
 
     table: str
     route: str | None
     files_before: int = 0
     files_after: int = 0
     purged: int = 0
+    moved: int = 0
     vacuumed: int = 0
     busy: bool = False
     skipped: str | None = None
     held: str | None = None
+    by_catalog: bool = False
 
 
 Oldest = Callable[[], int | None]
 """`oldest_waiting_ms`, asked once, and only when something could be purged: it lists the whole source."""
 Spark = Callable[[], SparkSession]
 """A session, asked for only where delta-rs must not write a table."""
-Purge = Callable[[Snapshot, int, str], int]
+Purge = Callable[[Sequence[Snapshot], int, str], int]
 """As `purge`."""
 
 
 @dataclass(frozen=True)
 class OwnTable:
     """A table that the pipeline looks after. `merged`: the route's entry, where this is a merged table whose tombstones
-    are purged. `joins`: small files into large ones; a history joins its own as it is written, open versions apart from
-    ended ones. `is_filled`: are rows in it, by the ledger?"""
+    are purged; `keyed`: the same of each merged table. `joins`: small files into large ones; a history joins its own as
+    it is written, open versions apart from ended ones. `is_filled`: are rows in it, by the ledger?"""
 
     uri: str
     route: str | None
     owner: Owner
     merged: Entry | None = None
+    keyed: Entry | None = None
     partitioned_by: tuple[str, ...] = ()
     joins: bool = True
     is_filled: bool = False
@@ -100,6 +108,10 @@ def maintain(config: Pipeline, spark: Spark | None = None) -> Iterator[Maintaine
     Raises CleanUnfinished, StateNewer, and StoreUnreadable when the ledger cannot be read; a table that cannot be is
     `skipped`, with the reason.
     """
+    if config.is_declarative and config.tables.managed:
+        raise BadInput(
+            detail=f"pipeline {config.pipeline}: its tables are Lakeflow's, which looks after them by itself"
+        )
     store = Store.of(config.tables)
     with reading(config.state_root):
         check_not_begun(config, store)
@@ -127,7 +139,8 @@ def tables_of(config: Pipeline, sums: Mapping[str | None, Entry]) -> Iterator[Ow
         owner, filled = Owner(config.pipeline, route), entry.rows_written > 0
         for uri in dict.fromkeys(u for u in (entry.table, entry.merged) if u):
             merged = entry if uri == entry.merged and _purges(config) else None
-            yield OwnTable(uri, route, owner, merged, is_filled=filled and uri == entry.table)
+            keyed = entry if uri == entry.merged else None
+            yield OwnTable(uri, route, owner, merged, keyed, is_filled=filled and uri == entry.table)
         if entry.merged is not None and (history := history_of(config, entry.about, entry.table)) is not None:
             yield OwnTable(history, route, owner, joins=False)
     # There, bronze keeps what is set aside: a partitioned table, which Spark has to look after.
@@ -177,12 +190,16 @@ class Carer:
 
     def join(self, table: OwnTable, at_most: int) -> Maintained:
         """Only join its small files, where there are more than `at_most`; `files_before` and `files_after` count those
-        of its fullest partition."""
+        of its fullest partition. Not of a table by its name, whose files are not counted so."""
+        if is_named(table.uri):
+            return Maintained(table.uri, table.route)
         return self._done(table, partial(self._join, at_most=at_most))
 
     def _done(self, table: OwnTable, work: Callable[[OwnTable, Snapshot, Maintained], None]) -> Maintained:
         upkeep = Maintained(table.uri, table.route)
         with _kept(upkeep):
+            if is_named(table.uri):
+                self._spark()  # which opens it
             opened = Table(table.uri, self.store).open()
             if opened is None:
                 # What nothing has been written to need not be there, and all is well.
@@ -198,23 +215,39 @@ class Carer:
         by_spark = spark_needed(opened, table.partitioned_by) is not None
         if not by_spark:
             opened.keep_owner()
+        if table.keyed is not None and self.config.tables.tombstones == "beside" and not by_spark:
+            upkeep.moved = self._move_beside(opened, table.keyed)
+        beside = None if table.keyed is None else tombstones_of(opened)
         if table.merged is not None:
+            tables = [opened] if beside is None else [opened, beside]
             remove = partial(_purge_by_spark, self._spark) if by_spark else purge
-            _purge(opened, self.config, table.merged, self._oldest(table.route), upkeep, remove)
+            _purge(tables, self.config, table.merged, self._oldest(table.route), upkeep, remove)
         if not by_spark and self.config.tables.merge == "merge_on_read":
             purge_vectors(Snapshot(table.uri, self.store))
         opened.refresh()
         upkeep.files_before = upkeep.files_after = len(opened.addresses())
+        if kept_by_catalog(opened):
+            upkeep.by_catalog = True
+            return
         if table.joins and upkeep.files_before > rules.min_files:
             opened = self._compact(opened, by_spark, rules.target_file_size)
             upkeep.files_after = len(opened.addresses())
         enforce, hours = rules.vacuum_after >= DEFAULT_RETENTION_SEC, rules.vacuum_after // 3600
+        if beside is not None:
+            upkeep.vacuumed += len(vacuum(beside, rules.vacuum_after, enforce=enforce))
         if by_spark:
             vacuum_by_spark(self._spark(), opened.uri, hours, enforce=enforce)
         else:
             is_quarantine = table.uri == quarantine_uri(self.config.state_root)
             awaited = _decided_files(read_entries(self.config.state_root, self.store)) if is_quarantine else set()
-            upkeep.vacuumed = len(vacuum(opened, rules.vacuum_after, enforce=enforce, awaited=awaited))
+            upkeep.vacuumed += len(vacuum(opened, rules.vacuum_after, enforce=enforce, awaited=awaited))
+
+    def _move_beside(self, table: Snapshot, entry: Entry) -> int:
+        """Tombstones that lie in the table, of a time when they were to. Raises CommitConflict, TableFault, OSError."""
+        named = named_of(self.config)
+        if named is None or entry.about is None:
+            return 0
+        return move_beside(table, named.order(source_of(entry.about)))
 
     def _join(self, table: OwnTable, opened: Snapshot, upkeep: Maintained, at_most: int) -> None:
         # Where rows are marked as deleted, their files are written anew first, which is the whole of upkeep.
@@ -234,7 +267,7 @@ class Carer:
             compact_by_spark(self._spark(), table.uri, target)
         else:
             Snapshot(table.uri, table.store).compact(target_size=target, max_concurrent_tasks=2)
-        return Snapshot(table.uri, table.store)
+        return Table(table.uri, table.store).open() or table
 
 
 def _decided_files(entries: Sequence[Entry]) -> set[str]:
@@ -249,14 +282,19 @@ def _purges(config: Pipeline) -> bool:
     return config.holds_changes or is_given(config.tables, "tombstone_retention")
 
 
-def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, upkeep: Maintained, remove: Purge) -> None:
-    """Remove old tombstones of a merged table. Raises CommitConflict, TableFault, SparkEngineError, OSError."""
-    newest = _newest_ms(table)
+def _purge(
+    tables: Sequence[Snapshot], config: Pipeline, entry: Entry, oldest: Oldest, upkeep: Maintained, remove: Purge
+) -> None:
+    """Remove old tombstones of a merged table. `tables`: it, and the one of its tombstones where they lie beside it.
+
+    Raises CommitConflict, TableFault, SparkEngineError, OSError.
+    """
+    newest = _newest_ms(tables)
     if newest is None:
         return
     # One record of a clock that is ahead must not make all that comes later late.
     limit = min(newest, int(time.time() * 1000)) - int(config.tables.tombstone_retention * 1000)
-    if not _has_older(table, limit):
+    if not _have_older(tables, limit):
         return
     if entry.state == "parked" or entry.merge_state in ("waiting", "parked"):
         upkeep.held = "its log has events that are not merged yet"
@@ -269,9 +307,9 @@ def _purge(table: Snapshot, config: Pipeline, entry: Entry, oldest: Oldest, upke
     if waiting is not None and waiting < limit:
         what = "files wait" if config.holds_changes else "messages wait in the quarantine"
         limit, upkeep.held = waiting, f"{what} that are as old"
-        if not _has_older(table, limit):
+        if not _have_older(tables, limit):
             return
-    upkeep.purged = remove(table, limit, HORIZON if config.holds_changes else PURGED_OF_MESSAGES)
+    upkeep.purged = remove(tables, limit, HORIZON if config.holds_changes else PURGED_OF_MESSAGES)
 
 
 def oldest_aside_ms(config: Pipeline, store: Store, route: str) -> int | None:
@@ -291,21 +329,28 @@ def oldest_aside_ms(config: Pipeline, store: Store, route: str) -> int | None:
     return oldest
 
 
-def purge(table: Snapshot, limit: int, name: str = HORIZON) -> int:
-    """Remove the tombstones of a merged table from before `limit` (ms), which the property `name` says; how many.
+def purge(tables: Sequence[Snapshot], limit: int, name: str = HORIZON) -> int:
+    """Remove the tombstones of a merged table (`tables`: as of `_purge`) from before `limit` (ms), which its property
+    `name` says; how many.
 
     Raises CommitConflict, TableFault, OSError.
     """
+    if _is_later(tables[0], limit, name):
+        tables[0].set_properties({name: str(limit)})
+    return sum(_delete_older(own, limit) for own in tables if _has_older(own, limit))
+
+
+def _delete_older(table: Snapshot, limit: int) -> int:
     old = pa.scalar(limit * 1000, pa.timestamp("us", tz="UTC"))
-    if _is_later(table, limit, name):
-        table.set_properties({name: str(limit)})
     when = old.as_py().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     moment = f"arrow_cast('{when}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
     return table.delete(f"{DELETED} = true AND {DELETED_AT} < {moment}")
 
 
-def _purge_by_spark(spark: Spark, table: Snapshot, limit: int, name: str) -> int:
-    return purge_by_spark(spark(), table.uri, limit, name if _is_later(table, limit, name) else None)
+def _purge_by_spark(spark: Spark, tables: Sequence[Snapshot], limit: int, name: str) -> int:
+    table, *beside = tables
+    purged = purge_by_spark(spark(), table.uri, limit, name if _is_later(table, limit, name) else None)
+    return purged + sum(_delete_older(own, limit) for own in beside)
 
 
 def _is_later(table: Snapshot, limit: int, name: str) -> bool:
@@ -313,10 +358,15 @@ def _is_later(table: Snapshot, limit: int, name: str) -> bool:
     return int(table.properties.get(name, 0)) < limit
 
 
-def _newest_ms(table: Snapshot) -> int | None:
-    path = f"{metadata_in(table.schema.names)}.source_timestamp"
-    newest_of_files = [pc.max(piece.column(path)).as_py() for piece in TableFiles(table).read_all([path])]
+def _newest_ms(tables: Sequence[Snapshot]) -> int | None:
+    path = f"{metadata_in(tables[0].schema.names)}.source_timestamp"
+    pieces = chain.from_iterable(TableFiles(own).read_all([path]) for own in tables)
+    newest_of_files = [pc.max(piece.column(path)).as_py() for piece in pieces]
     return max((ms for ms in newest_of_files if ms is not None), default=None)
+
+
+def _have_older(tables: Sequence[Snapshot], limit: int) -> bool:
+    return any(_has_older(own, limit) for own in tables)
 
 
 def _has_older(table: Snapshot, limit: int) -> bool:

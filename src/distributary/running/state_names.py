@@ -7,22 +7,25 @@ from contextlib import nullcontext
 from pyspark.sql import SparkSession
 
 from distributary.config import Pipeline
-from distributary.names import quoted_parts
+from distributary.names import quoted_parts, table_name
 from distributary.running.catalog import entering, name_tables, one_name
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 
 
 def state_tables(config: Pipeline) -> dict[str, str]:
-    """Name -> address, of one stream of a pipeline. Spark's own catalog has no names with a dash."""
+    """Name -> address, of one stream of a pipeline. Spark's own catalog has no names with a dash, so a pipeline's and
+    its share's are written as a route's is: no two of them meet in one name."""
     share, folder = config.share, config.state_folder
-    stem = config.pipeline if share is None else f"{config.pipeline}_{share.generation}_{share.name}"
+    own = table_name(config.pipeline)
+    # With a sign that neither part may have.
+    stem = own if share is None else table_name(f"{config.pipeline}/{share.generation}/{share.name}")
     named = {f"{stem}_ledger": folder.ledger, f"{stem}_quarantine": folder.quarantine}
     if config.source.reads_files:
         named[f"{stem}_files"] = folder.files
     if config.bronze_table is not None:
-        named[f"{config.pipeline}_bronze"] = config.bronze_table
-    return {name.replace("-", "_"): path for name, path in named.items()}
+        named[f"{own}_bronze"] = config.bronze_table
+    return named
 
 
 class StateNames:

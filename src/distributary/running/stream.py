@@ -33,12 +33,13 @@ from distributary.errors import (
     Reason,
     StoreDown,
 )
-from distributary.errors.border import in_words
+from distributary.errors.border import forget_locals, in_words
 from distributary.log_context import about
 from distributary.running.catalog import register_tables
 from distributary.running.failures import translated, tries
 from distributary.running.gaps import Gaps
 from distributary.running.report import RunReport, added, build
+from distributary.running.short_runs import is_short
 from distributary.running.state_names import StateNames
 from distributary.running.wide_views import refresh
 from distributary.schemas.row_sql import check_sql
@@ -69,13 +70,15 @@ log = logging.getLogger("distributary")
 Progress = Callable[[BatchReport], None]
 
 
-def session_of(config: Pipeline) -> SparkSession:
-    """The Spark session of a pipeline. Raises JavaMissing, EnvironmentFault."""
+def session_of(config: Pipeline, *, short_lived: bool = False) -> SparkSession:
+    """The Spark session of a pipeline. `short_lived`: its JVM is not to have many rows. Raises JavaMissing,
+    EnvironmentFault."""
     return build_session(
         f"distributary {config.pipeline}",
         master=config.spark.master,
         conf={**RUN_CONF, **config.spark.conf},
         local_state=local_path(config.checkpoint_path) is not None,
+        short_lived=short_lived,
     )
 
 
@@ -86,7 +89,7 @@ def source_stream(spark: SparkSession, config: Pipeline) -> DataFrame:
 
 def triggered(writer: DataStreamWriter, config: Pipeline, once: bool) -> DataStreamWriter:
     """The stream with the file's trigger; `once`: it takes what is there, then ends."""
-    if once or config.trigger.mode == "once":
+    if config.trigger.ends(once):
         return writer.trigger(availableNow=True)
     if config.trigger.mode == "every":
         return writer.trigger(processingTime=f"{int(config.trigger.every * 1000)} milliseconds")
@@ -128,6 +131,8 @@ class Run:
         self._stream = threading.Event()
         self._stream_id = ""
         self._failure: BaseException | None = None
+        self._raised: BaseException | None = None
+        """What Spark was told of a batch that failed."""
         self._outages = 0
         self._stopping = threading.Event()
         self.state_names = StateNames(spark, config, self.store)
@@ -198,9 +203,11 @@ class Run:
             except DistributaryError as e:
                 self._outages += 1
                 self.store.ask_anew()
-                if not e.retryable or self._outages > tries(e, once):
+                most, rest = tries(e, once), rest_sec(self._outages)
+                if not e.retryable or self._outages > most:
                     raise
-                if self._stopping.wait(rest_sec(self._outages)):
+                log.warning("the stream begins again in %.0f s (restart %d of %d): %s", rest, self._outages, most, e)
+                if self._stopping.wait(rest):
                     return False
 
     def _waiting(self) -> dict[str, int]:
@@ -229,8 +236,12 @@ class Run:
 
     def _run_query(self, once: bool) -> None:
         self._failure = None
+        if self._raised is not None:
+            # pyspark keeps it for as long as the JVM keeps the stream that has ended.
+            forget_locals(self._raised)
+            self._raised = None
         self._stream.clear()
-        once = once or self.config.trigger.mode == "once"
+        once = self.config.trigger.ends(once)
         if self.intake is not None:
             self.intake.begin(once, self._fall)
         try:
@@ -272,13 +283,12 @@ class Run:
                 raise _Stopped
             try:
                 self._take(rows, batch)
-            except OSError as e:
-                # Between two batches nothing but the pipeline's own state is read and written.
-                self._failure = StoreDown(path=self.config.state_root, detail=in_words(e))
-                raise
             except BaseException as e:
-                # Spark would turn it into text; the run wants the error itself.
-                self._failure = e
+                # Spark would turn it into text; the run wants the error itself. What the system says is of the
+                # pipeline's own state: between two batches nothing else is read and written.
+                is_state = isinstance(e, OSError)
+                self._failure = StoreDown(path=self.config.state_root, detail=in_words(e)) if is_state else e
+                self._raised = e
                 raise
 
     def _take(self, rows: DataFrame, batch: int) -> None:
@@ -320,15 +330,17 @@ def run(
     progress: Progress = lambda _: None,
     handle: Callable[[Run], None] = lambda _: None,
     force: bool = False,
+    alone: bool = False,
 ) -> RunReport:
     """Run a pipeline; `handle` gets the Run before it starts, to stop it from a signal handler. `force`: as of Run.
+    `alone`: this process ends with the run, so that its JVM is to do nothing else.
 
     Raises AlreadyRunning, CleanUnfinished, CheckpointLost, SqlInvalid, SourceDataLost, QuarantineLimit,
     FirstBatchUnreadable, and any EnvironmentFault.
     """
     check_sql(config.tables)
     with at_work(config, Store.of(config.tables)):
-        spark = session_of(config)
+        spark = session_of(config, short_lived=alone and is_short(config, once))
         running = Run(config, spark, progress, force=force)
         handle(running)
         return running.go(once)

@@ -17,7 +17,7 @@ from distributary.config import Pipeline
 from distributary.engine.messages.task_spec import ORIGIN
 from distributary.errors import BadInput
 from distributary.names import quoted, quoted_parts, table_name
-from distributary.running.catalog import one_name, put_view, register
+from distributary.running.catalog import entering, name_tables, one_name, put_view
 from distributary.state.ledger import Ledger
 from distributary.tables.faults import writing
 from distributary.tables.files import names_in
@@ -81,7 +81,7 @@ def refresh(
             v for v in asked_views if anew or _kept(config, store, v.name) != v.text or not _is_there(spark, config, v)
         ]
         if stale and config.tables.database is not None:
-            register(spark, config.tables.database, {config.wide.name: config.wide_path})
+            name_tables(spark, config.tables, config.tables.database, {config.wide.name: config.wide_path})
         for view in stale:
             if _put(spark, config, view):
                 store.put_whole(config.state_folder.views, f"{view.name}.sql", view.text.encode())
@@ -90,11 +90,11 @@ def refresh(
 
 
 def _put(spark: SparkSession, config: Pipeline, view: View) -> bool:
-    """Let the catalog have the view, if there is one; False where it refuses it."""
-    if config.tables.database is None:
+    """Let the catalog have the view, if there is one that takes views; False where it refuses it."""
+    if not _has_views(config):
         return True
     accepted = False
-    with one_name(_in_catalog(config.tables.database, view)) as name:
+    with one_name(_in_catalog(str(config.tables.database), view)) as name:
         put_view(spark, name, view.text)
         accepted = True
     return accepted
@@ -127,8 +127,12 @@ def view_text(config: Pipeline, route: str) -> str:
 
 def _is_there(spark: SparkSession, config: Pipeline, view: View) -> bool:
     """A catalog in memory forgets its views when the session ends."""
-    database = config.tables.database
-    return database is None or bool(spark.catalog.tableExists(_in_catalog(database, view)))
+    return not _has_views(config) or spark.catalog.tableExists(_in_catalog(str(config.tables.database), view))
+
+
+def _has_views(config: Pipeline) -> bool:
+    """Is there a catalog that Spark makes views in? By its REST API, a catalog takes the table only."""
+    return config.tables.database is not None and entering(config.tables) is None
 
 
 def _in_catalog(database: str, view: View) -> str:

@@ -7,6 +7,7 @@ one schema version. What refers to a field that this version lacks is null: a co
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -221,14 +222,18 @@ class _Engine:
         return self.context.sql_with_options(sql, self.read_only)
 
 
-@lru_cache(maxsize=1)
-def _engine() -> _Engine:
-    return _Engine()
+class _OfThread(threading.local):
+    """Tables of the engine `spark` are prepared side by side, and an engine holds the rows of one at a time."""
+
+    engine: _Engine | None = None
+
+
+_OF_THREAD = _OfThread()
 
 
 @contextmanager
 def _registered(rows: pa.RecordBatch) -> Iterator[_Engine]:
-    engine = _engine()
+    engine = _OF_THREAD.engine = _OF_THREAD.engine or _Engine()
     batch = pa.RecordBatch.from_arrays([_masked(c) for c in rows.columns], schema=rows.schema)
     engine.context.register_record_batches(_TABLE, [[batch]])
     try:

@@ -14,7 +14,7 @@ from distributary.config import Pipeline, load_document
 from distributary.errors import BadInput
 from distributary.names import quoted
 from distributary.sink.by_routes import RouteRows
-from distributary.sink.data_source import Intake, check_route, packed
+from distributary.sink.data_source import DistributarySource, Intake, check_route, packed
 from distributary.sink.message_rows import MessageRows
 from distributary.sink.sink_options import FORMAT, ROWS_OPTION, SinkOptions
 
@@ -61,6 +61,8 @@ def writer(
         intake = MessageRows(config)
     if repartition:
         rows = rows.repartition(F.col(quoted(route)))
+    # Spark would find the format by itself, but tasks get what `--py-files` sent for a registered one only (4.2.0).
+    rows.sparkSession.dataSource.register(DistributarySource)
     frame_writer = rows.writeStream if rows.isStreaming else rows.write.mode("append")
     return frame_writer.format(FORMAT).option(ROWS_OPTION, packed(intake))
 

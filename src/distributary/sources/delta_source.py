@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
@@ -22,8 +22,9 @@ from distributary.sources.unread import Unknown, unread
 from distributary.tables.faults import reading
 from distributary.tables.files import TableFiles
 from distributary.tables.snapshot import Snapshot
-from distributary.tables.store import Store
+from distributary.tables.store import Store, catalog_of
 from distributary.tables.table import Table
+from distributary.tables.unity import CatalogDown, UnityCatalog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,12 +41,22 @@ class DeltaRows(Source):
         self.given = config.source
         self._path = ""
         self._written: str | None = None
+        unity = config.tables.unity
+        three_parts = self.given.table is not None and self.given.table.count(".") == 2
+        self._catalog = catalog_of(unity) if unity is not None and unity.names and three_parts else None
+        """What says where the table is, in place of a Spark that does not know the catalog."""
 
     @property
     def keys(self) -> DeltaSource:
-        """The source with the table's path; without one where only the catalog knows it, and no run has asked it."""
+        """The source with the table's path; without one where only the catalog knows it, and no run has asked it.
+
+        Raises SourceDown, SourceMissing where the catalog is asked by its REST API.
+        """
         if self.given.table is None:
             return self.given
+        if self._catalog is not None:
+            self._path = self._path or registered_at(self._catalog, self.given.table)
+            return self.given.model_copy(update={"path": self._path, "table": None})
         if not self._path:
             body = self.store.get(self.config.state_root, StateFolder.source.name)
             kept_place = {} if body is None else json.loads(body)
@@ -64,9 +75,10 @@ class DeltaRows(Source):
 
     def stream(self, spark: SparkSession, *, all_shares: bool = False) -> DataFrame:
         share, optional = None if all_shares else self.config.share, self.config.optional_columns
-        rows = delta_stream(spark, self.given, self.config.envelope, share, optional)
-        if self.given.table is not None:
-            self._path = location(spark, self.given.table)
+        source_keys = self.given if self._catalog is None else self.keys
+        rows = delta_stream(spark, source_keys, self.config.envelope, share, optional)
+        if source_keys.table is not None:
+            self._path = location(spark, source_keys.table)
         return rows
 
     def files(self, spark: SparkSession, query: StreamingQuery, batch: int) -> BatchFiles | None:
@@ -102,6 +114,20 @@ class DeltaRows(Source):
         store = store_of_source(self.keys, self.config.tables) or self.store
         envelope, optional = self.config.envelope, self.config.optional_columns
         return newest_of_table(self.keys, envelope, needed_columns(self.keys, envelope), store, count, optional)
+
+
+def registered_at(catalog: UnityCatalog, table: str) -> str:
+    """Where Unity Catalog has a Delta table, as Spark spells the address. Raises SourceDown, SourceMissing."""
+    try:
+        about = catalog.call("GET", f"/tables/{quote(table)}", table, absent=True)
+    except CatalogDown as e:
+        raise SourceDown(source=table, detail=str(e)) from e
+    if about is None or about.get("data_source_format") != "DELTA" or not about.get("storage_location"):
+        raise SourceMissing(source=table, what=NO_NAME)
+    path = str(about["storage_location"]).rstrip("/")
+    if path.startswith("file:"):
+        return unquote(path.removeprefix("file://").removeprefix("file:"))
+    return f"s3a://{path.removeprefix('s3://')}" if path.startswith("s3://") else path
 
 
 def location(spark: SparkSession, table: str) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import re
+import signal
 import string
 import threading
 from collections import deque
@@ -145,7 +146,7 @@ def launch(
     """
     streams = {"stderr": console.writer, "stdout": console.writer}
     try:
-        with _handed_over(settings, environ) as file:
+        with _handed_over(settings, environ) as file, signals_kept_back():
             files = (file,) if scratch is None else (file, scratch.lock)
             return launch_gateway(popen_kwargs={**streams, "pass_fds": files})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as exc:
@@ -153,6 +154,32 @@ def launch(
     finally:
         console.close_writer()
     raise explained(console.text()) from failure
+
+
+@contextmanager
+def signals_kept_back() -> Iterator[None]:
+    """A first SIGINT or SIGTERM that comes meanwhile comes when the JVM is up.
+
+    Were pyspark interrupted while it waits for the JVM, it would remove the folder in which that is to say where it
+    listens; the JVM's main thread would end by that, and the JVM itself never, for nothing reads the pipe any more by
+    which it learns that its driver is gone (pyspark 4.2.0).
+    """
+    if threading.current_thread() is not threading.main_thread():
+        # Signals are the main thread's.
+        yield
+        return
+    received: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for first in received[:1]:
+            signal.raise_signal(first)
 
 
 @contextmanager
@@ -206,6 +233,11 @@ _REASONS = (
     (r"(Invalid (?:maximum|initial) heap size.*)", "{0}", "Check spark.driver.memory."),
     (r"(Could not reserve enough space.*)", "{0}", "Lower spark.driver.memory."),
     (r"(UnsupportedClassVersionError.*)", "{0}", "Use Java 17 or 21."),
+    (
+        r"Invalid UID, could not determine effective user|LoginException: .*invalid null input: name",
+        "this process's user has a number and no name, and Hadoop takes no user without one",
+        "Add a line for it to /etc/passwd: in an image, RUN useradd --uid NUMBER NAME.",
+    ),
 )
 _TELLING = re.compile(r"Exception\b|[Ee]rror\b")
 _NETWORK = (

@@ -46,6 +46,10 @@ EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 LOG_SETTING = "log4j2.configurationFile"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 JAVA_TEMPORARY = "java.io.tmpdir"
+SHORT_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""Of a JVM that has little to do: without its second compiler, which takes half of a cold run's CPU time to make code
+fast that hardly runs then (`make bench ONLY=cold_run`). One compiler alone has 48 MB for its code, too little for
+Spark."""
 LOCAL_DIR = "spark.local.dir"
 LOCAL_IP = "SPARK_LOCAL_IP"
 """Where Spark's UI listens, if it is switched on: no setting says it. Without it, on all interfaces."""
@@ -125,6 +129,7 @@ def build_session(
     conf: Mapping[str, str] | None = None,
     packages: Sequence[str] = (),
     local_state: bool = False,
+    short_lived: bool = False,
 ) -> SparkSession:
     """Start Spark with Delta and Kafka, or take over the session that is there (Databricks, spark-submit).
 
@@ -134,6 +139,7 @@ def build_session(
         conf: Spark settings. They win over ours; packages, extensions and Java options are joined.
         packages: more Maven coordinates, `group:artifact:version`.
         local_state: checkpoints are written to this machine's files, and a lock keeps other writers away.
+        short_lived: its JVM is not to have many rows (see `SHORT_JAVA`).
 
     The first start on a machine fetches the jars; later starts need no network. What the JVM prints while it
     starts is kept back, and shown by the error if it fails. `spark.driver.memory` is 2g on a local master.
@@ -152,7 +158,7 @@ def build_session(
         raise EnvironmentFault(detail=_NO_JVM)
     check_spark(pyspark.__version__)
     master = master or asked_conf.get("spark.master") or "local[*]"
-    settings = _settings(app, master, asked_conf, local_state=local_state)
+    settings = _settings(app, master, asked_conf, local_state=local_state, short_lived=short_lived)
     jars = Jars(cache_folder(environ), (*PACKAGES, *packages), [*SHIPPED_BY_SPARK], asked_conf)
     start_environ = {"JAVA_HOME": str(find_java(environ))}
     if master.startswith("local") or "PYSPARK_PYTHON" not in environ:
@@ -164,7 +170,9 @@ def build_session(
         return _started(settings | jars.settings() | _temporary_files(settings), jars)
 
 
-def _settings(app: str, master: str, asked_conf: Mapping[str, str], *, local_state: bool = False) -> dict[str, str]:
+def _settings(
+    app: str, master: str, asked_conf: Mapping[str, str], *, local_state: bool = False, short_lived: bool = False
+) -> dict[str, str]:
     """Everything but the jars. A setting of the caller wins, except where both can hold."""
     is_local = master.startswith("local")
     local = {**(LOCAL_CONF if is_local else {}), **(LOCAL_STATE_CONF if is_local and local_state else {})}
@@ -172,9 +180,12 @@ def _settings(app: str, master: str, asked_conf: Mapping[str, str], *, local_sta
     extensions = [name for name in asked_conf.get("spark.sql.extensions", "").split(",") if name]
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, EXTENSION]))
     options = asked_conf.get(JAVA_OPTIONS, "")
+    if short_lived:
+        options = f"{SHORT_JAVA} {options}".strip()  # of two that contradict each other, the JVM takes the last
     if LOG_SETTING not in options:
         log_file = Path(str(files("distributary.spark") / "log4j2.properties")).as_uri()
-        settings[JAVA_OPTIONS] = f"-D{LOG_SETTING}={log_file} {options}".strip()
+        options = f"-D{LOG_SETTING}={log_file} {options}".strip()
+    settings[JAVA_OPTIONS] = options
     return settings
 
 

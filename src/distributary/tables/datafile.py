@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from distributary.steps import Steps, finished
 from distributary.tables.codec import codec_of, packing
 from distributary.tables.store import Store
 
@@ -29,6 +31,13 @@ INDEXED_COLUMNS = 32
 
 SAMPLE, SAMPLED_ROWS = 500, 2000
 """Rows by which it is judged whether a column's values repeat, and rows of a file from which on that is worth it."""
+
+SMALL_ROWS = 128
+"""Rows of a file up to which dictionaries take more time than they are worth: an eighth of the writing, for a file that
+is no smaller (0.92 to 1.05 times as large without)."""
+
+KEPT_NAMES = 4096
+"""Names of columns whose JSON is kept."""
 
 LONGEST_TEXT = 64
 """Characters of a text up to which it is its own bound; a longer one is bounded by so many."""
@@ -69,6 +78,11 @@ def write_data_file(table_uri: str, rows: pa.Table, store: Store) -> DataFile:
 
     Raises OSError when the store refuses it. A file whose commit never comes is an orphan that vacuum removes.
     """
+    return finished(writing_data_file(table_uri, rows, store))
+
+
+def writing_data_file(table_uri: str, rows: pa.Table, store: Store) -> Steps[DataFile]:
+    """`write_data_file`, step by step."""
     name = f"part-{uuid.uuid4().hex}.{codec_of(rows.schema)}.parquet"
     leaves = tuple(_leaves(rows.schema))
     sink = pa.BufferOutputStream()
@@ -82,8 +96,11 @@ def write_data_file(table_uri: str, rows: pa.Table, store: Store) -> DataFile:
         **packing(rows.schema, _columns_with_dictionary(rows)),
     )
     body = sink.getvalue()
+    yield
+    stats = _stats(collected[0], rows, leaves)
+    yield
     store.put(table_uri, name, body)
-    return DataFile(name, body.size, rows.num_rows, _stats(collected[0], rows, leaves), int(time.time() * 1000))
+    return DataFile(name, body.size, rows.num_rows, stats, int(time.time() * 1000))
 
 
 # -- statistics --------------------------------------------------------------------------------------------
@@ -158,6 +175,8 @@ def _leaves(fields: Iterable[pa.Field], path: _Path = (), within: _Path = ()) ->
 def _columns_with_dictionary(rows: pa.Table) -> bool | list[str]:
     """True for all; else the Parquet columns whose values repeat. Of the others a dictionary is built for nothing: it
     takes more room than the values."""
+    if rows.num_rows <= SMALL_ROWS:
+        return []
     if rows.num_rows < SAMPLED_ROWS or not (unlike := _hardly_repeating(rows)):
         return True
     return [name for name in _parquet_names(rows.schema) if name not in unlike]
@@ -280,7 +299,7 @@ def _moment(number: int, unit: timedelta, form: Callable[[datetime], str]) -> st
         moment = datetime(1970, 1, 1) + number * unit
     except OverflowError:
         return None
-    return json.dumps(form(moment)) if moment.year >= 1000 else None
+    return f'"{form(moment)}"' if moment.year >= 1000 else None
 
 
 def _put(into: _Json, path: Sequence[str], text: str | None) -> None:
@@ -294,4 +313,7 @@ def _put(into: _Json, path: Sequence[str], text: str | None) -> None:
 def _text(node: _Json | str) -> str:
     if isinstance(node, str):
         return node
-    return "{" + ", ".join(f"{json_text(name)}: {_text(inner)}" for name, inner in node.items()) + "}"
+    return "{" + ", ".join([f"{_name_text(name)}: {_text(inner)}" for name, inner in node.items()]) + "}"
+
+
+_name_text = lru_cache(KEPT_NAMES)(json_text)

@@ -12,7 +12,7 @@ from distributary.tables.faults import CommitConflict
 
 _BY_CATALOG = (
     "its commits are a catalog's (a managed table of Unity Catalog): only Spark reads and writes it, and by its name. "
-    "Give tables.root a folder without such tables (docs/unity.md, Managed tables)"
+    "Give tables.root a folder without such tables, or tables.managed in its place (docs/unity.md, Managed tables)"
 )
 
 

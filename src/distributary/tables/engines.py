@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from distributary.config import Tables
+from distributary.tables.by_name import is_named
 from distributary.tables.evolve import Evolution, Policy
 from distributary.tables.put_once import cannot_put_once
 from distributary.tables.snapshot import Snapshot
@@ -64,8 +65,15 @@ def why_spark(table: Snapshot | None, tables: Tables, route: str, evolution: Evo
     return evolution.widening if evolution is not None and in_place(policy_of(tables, route), table) else None
 
 
+def kept_by_catalog(table: Snapshot) -> bool:
+    """Are its commits its catalog's, which alone may join and remove its files then?"""
+    return "catalogManaged" in table.writer_features
+
+
 def by_settings(tables: Tables, route: str) -> str | None:
     """As `why_spark`, whatever the table is like."""
+    if tables.managed:
+        return "tables.managed"
     return "tables.engine" if tables.for_route(route)[0] == "spark" else None
 
 
@@ -74,6 +82,8 @@ def spark_needed(
 ) -> str | None:
     """Why delta-rs must not append to this table, in words; None when it may. `partitioned_by`: what it may be.
     `removes`: nor take out files that it has, as merges do; `vectors`: whoever does it minds deletion vectors."""
+    if is_named(table.uri):
+        return "a table by its name"
     features = table.writer_features
     if not _VARIANT.search(table.schema_json):
         features.discard("variantType")  # deltalake adds this feature to every table that it gives deletion vectors

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,6 +21,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from distributary.errors.border import TableFault
+from distributary.tables.by_name import is_named
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.store import Store, filesystem, local_path
 
@@ -36,13 +38,25 @@ def open_parquet(source: Any, **options: Any) -> pq.ParquetFile:
 
 
 def names_in(folder: str, store: Store) -> list[str]:
-    """What lies in a folder, sorted; nothing where it is not there. Raises OSError."""
+    """What lies in a folder, sorted; nothing where it is not there. Of a schema by its name, its tables.
+
+    Raises OSError.
+    """
+    if is_named(folder):
+        from distributary.tables.spark_names import tables_in  # Spark's
+
+        return tables_in(folder)
     infos = filesystem(folder, store).get_file_info(pafs.FileSelector("", allow_not_found=True))
     return sorted(str(info.base_name) for info in infos)
 
 
 def delete_entry(folder: str, name: str, store: Store) -> None:
     """Delete an entry with all below it. Raises OSError."""
+    if is_named(folder):
+        from distributary.tables.spark_names import drop
+
+        drop(f"{folder}/{name}")
+        return
     local = local_path(folder)
     if local is not None:
         entry = local / name
@@ -76,9 +90,14 @@ class TableFiles:
         self._places = actions.select(["path", *partitions])
         self.names = _paths(self._places)
         self._written_at = dict(zip(self.names, actions.column("modification_time").to_pylist(), strict=True))
-        self._system = filesystem(table.uri, table.store)
+        self._query = table.by_query
+        self._place = (table.uri, table.store)
         self._fields = json.loads(table.schema_json)["fields"]
         self._kept = _kept_rows(table)
+
+    @cached_property
+    def _system(self) -> pafs.FileSystem:
+        return filesystem(*self._place)
 
     @property
     def columns(self) -> dict[str, str]:
@@ -97,12 +116,21 @@ class TableFiles:
         """The names of the files, by the time at which each was written, as the log has it."""
         return sorted(self.names, key=lambda name: self._written_at[name], reverse=True)
 
+    def beyond(self, earlier: TableFiles | None) -> int:
+        """Rows in files that an earlier version of the table does not have (None: in all). Raises as `rows`."""
+        if self._query is not None:
+            return self._query.rows() - (0 if earlier is None else earlier.rows(earlier.names[0]))
+        names = set() if earlier is None else set(earlier.names)
+        return sum(self.rows(name) for name in self.names if name not in names)
+
     def has(self, path: str) -> bool:
         """Does the table have this column?"""
         return self._physical(path) is not None
 
     def rows(self, name: str) -> int:
         """Rows of one file by its footer, less the deleted ones. Raises FileNotFoundError, OSError, ArrowInvalid."""
+        if self._query is not None:
+            return self._query.rows()
         with self._system.open_input_file(name) as file:
             total = int(open_parquet(file).metadata.num_rows)
         live_rows = self._kept.get(name.rsplit("/", 1)[-1])
@@ -121,6 +149,9 @@ class TableFiles:
         yield from self._read(name, {name: [physical] for name, physical in names})
 
     def _read(self, name: str, columns: Mapping[str, Sequence[str]]) -> Iterator[pa.Table]:
+        if self._query is not None:
+            yield from self._query.pieces(columns)
+            return
         live_rows = self._kept.get(name.rsplit("/", 1)[-1])
         begin = 0
         for piece in self._filled(name, _pieces(self._system, name, columns)):

@@ -135,7 +135,8 @@ class _Into:
         near = may_hold(keyed, self.incoming.rows, self.incoming.keys)
         near = [n for n in near if self.incoming.touches(files[n], last_ends.get(files[n].path))]
         needed = self.incoming.needs(self.reader.schema)
-        met = Met.joined([self.incoming.meet(n, self.reader.part(files[n], needed)) for n in near], self.incoming)
+        columns = ((n, self.reader.part(files[n], lambda _: needed)) for n in near)
+        met = Met.joined([self.incoming.meet(n, file_rows) for n, file_rows in columns], self.incoming)
         versions = self.incoming.with_versions(met)
         if not versions.is_new():
             if not self.table.has(txn):

@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from distributary.changes.reduce import Places, Reduced
+from distributary.changes.sequence import Bools
 from distributary.tables.checkpoints import checkpoint_in_turn
 from distributary.tables.commits import RemovedFile, commit_text, put_commit
 from distributary.tables.common_types import types_before
@@ -31,13 +32,16 @@ from distributary.tables.datafile import DataFile
 from distributary.tables.engines import in_place, made_by_spark, spark_needed
 from distributary.tables.evolve import Evolution, Policy, evolve
 from distributary.tables.faults import CommitConflict
+from distributary.tables.merge_bounds import event_bounds
 from distributary.tables.merge_files import FileWriter, LiveFile, Reader, Unit, live_files, may_hold, rewrite
 from distributary.tables.merge_on_read import TINY_BYTES, Marked, MergePlan, OnRead, is_for_marks
-from distributary.tables.merge_rows import Counts, Incoming, MergeRules, MergeVerdict, as_merged, completed
+from distributary.tables.merge_rows import Counts, Incoming, MergeRules, MergeVerdict, as_merged
 from distributary.tables.merge_tip import MergeTip
+from distributary.tables.merge_values import Tail
 from distributary.tables.rewrite import is_elsewhere, rewrite_wider
 from distributary.tables.snapshot import Snapshot, Txn, columns_of
 from distributary.tables.table import Table
+from distributary.tables.tombstones import POLICY, Tombstones, are_beside, columns_beside, place_of
 from distributary.tables.widening import evolve_table, said_of
 
 TASK_ROWS = 20_000_000
@@ -98,8 +102,11 @@ def merge_rows(target: MergeTarget, reduced: Reduced, keys: Sequence[str], rules
         return Merged(why_spark=why)
     rows, unchanged = fitted_rows(rows, reduced.unchanged, evolution, keys)
     incoming = Incoming(rows, keys, rules, reduced.since)
+    beside = None
+    if (rules.beside if table is None else are_beside(table)) and rules.deletes == "soft":
+        beside = Tombstones.opened(target.table, table, columns_beside(rows.schema, keys, incoming.metadata), keys)
     if table is None:
-        return _create(target, incoming, evolution, txn)
+        return _create(target, incoming, evolution, beside, txn)
     table.keep_owner()
     widened = said_of(table, evolution)
     if evolution.changed:
@@ -108,7 +115,8 @@ def merge_rows(target: MergeTarget, reduced: Reduced, keys: Sequence[str], rules
     files = live_files(table, keys)
     if any(is_elsewhere(file.path) for file in files):
         return Merged(why_spark="files outside its folder, as in a clone")
-    merged = _Merge(target.table, table.version, incoming, unchanged, evolution.schema, on_read).run(files, txn)
+    work = _Merge(target.table, table.version, incoming, unchanged, evolution.schema, on_read, beside)
+    merged = work.run(files, txn)
     return replace(merged, evolved=evolution.changed, widened=widened)
 
 
@@ -134,7 +142,9 @@ def merge_on_tip(
             return None
         rows, unchanged = fitted_rows(rows, reduced.unchanged, evolution, keys)
         incoming = Incoming(rows, keys, rules, reduced.since)
-        return _Merge(target.table, tip.version, incoming, unchanged, evolution.schema).run(tip.files, txn)
+        beside = None if tip.beside is None else Tombstones(place_of(target.table), tip=tip.beside)
+        work = _Merge(target.table, tip.version, incoming, unchanged, evolution.schema, beside=beside)
+        return work.run(tip.files, txn)
     except (CommitConflict, OSError):
         return None
 
@@ -164,21 +174,47 @@ def fitted_rows(
     return pa.table(conformed.columns, schema=evolution.schema), {n: m for n, m in named.items() if n is not None}
 
 
-def _create(target: MergeTarget, incoming: Incoming, evolution: Evolution, txn: Txn) -> Merged:
+def _create(
+    target: MergeTarget, incoming: Incoming, evolution: Evolution, beside: Tombstones | None, txn: Txn
+) -> Merged:
+    table = target.table if beside is None else beside.remembered(target.table)
+    if beside is not None:
+        beside.read(incoming)
+        incoming.meet_tombstones()
     verdict = incoming.verdict()
-    new = _by_key(incoming, verdict)
     counts = verdict.counts()
     late_rows = tuple(np.flatnonzero(verdict.late_rows).tolist())
-    if not new.num_rows:
+    if beside is not None:
+        verdict, dead = incoming.apart(verdict)
+        if (why := _bury(beside, incoming, dead, txn)[1]) is not None:
+            return Merged(why_spark=why)
+    # In the order of their keys, so that bounds of files tell keys apart.
+    new = _sorted(incoming.rows.filter(pa.array(verdict.new)), incoming.keys)
+    if not new.num_rows and (beside is None or len(late_rows) == incoming.rows.num_rows):
         return Merged(counts, late_rows=late_rows)
-    files, _ = FileWriter(target.table.uri, target.table.store, incoming.keys).write(iter([new]), new.num_rows)
-    version = target.table.commit(None, evolution, files, txn)
+    writer = FileWriter(table.uri, table.store, incoming.keys)
+    files = writer.write(iter([new]), new.num_rows)[0] if new.num_rows else []
+    version = table.commit(None, evolution, files, txn)
     return Merged(counts, late_rows=late_rows, created=True, version=version)
 
 
-def _by_key(incoming: Incoming, verdict: MergeVerdict) -> pa.Table:
-    """The new rows in the order of their keys, so that bounds of files tell keys apart."""
-    return _sorted(incoming.rows.filter(pa.array(verdict.new)), incoming.keys)
+def _bury(beside: Tombstones, incoming: Incoming, dead: Bools, txn: Txn) -> tuple[MergeTip | None, str | None]:
+    """Commit the events `dead` as tombstones, before the table: (what is known then, why it takes Spark)."""
+    keys = incoming.keys
+    if not dead.any() and beside.is_there:
+        return beside.known(keys), None
+    events = Reduced(incoming.rows.filter(pa.array(dead)).select([*keys, incoming.metadata]))
+    rules = MergeRules(order=incoming.rules.order, small_files=1)  # every batch reads them
+    target = MergeTarget(beside.table, None, POLICY)
+    if beside.tip is not None:
+        if (merged := merge_on_tip(target, beside.tip, events, keys, rules, txn)) is None:
+            raise CommitConflict(f"{beside.table.uri} is to be opened")
+        return merged.tip, merged.why_spark
+    opened = beside.made(columns_beside(incoming.rows.schema, keys, incoming.metadata), keys)
+    if not dead.any():
+        return opened.known(keys), None
+    written = merge_rows(replace(target, before=opened.before), events, keys, rules, txn)
+    return written.tip, written.why_spark
 
 
 def _sorted(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -209,7 +245,9 @@ class _Merge:
         unchanged: Mapping[str, pa.Array],
         schema: pa.Schema,
         on_read: OnRead | None = None,
+        beside: Tombstones | None = None,
     ) -> None:
+        self.beside = beside
         self.table = table
         self.version = version
         self.incoming = incoming
@@ -225,58 +263,80 @@ class _Merge:
         if (rows_to_read := sum(_rows(files[n]) for n in candidates)) > limit:
             why = f"{rows_to_read:,} rows in the files that may hold the batch's keys; a task takes {limit:,}"
             return Merged(why_spark=why)
+        if self.beside is not None:
+            self.beside.read(self.incoming)
         met = {number: self._meet(files[number]) for number in candidates}
-        verdict = self.incoming.verdict()
-        extra = _by_key(self.incoming, verdict)
-        plan = self._plan(self._units(files, met, verdict), files, grows=bool(extra.num_rows))
-        extra = self._with_marked(extra, plan.txns)
+        self.incoming.meet_tombstones()
+        verdict, tombstones = self.incoming.verdict(), None
+        counts = verdict.counts()
+        if self.beside is not None:
+            verdict, dead = self.incoming.apart(verdict)
+            tombstones, why_spark = _bury(self.beside, self.incoming, dead, txn)
+            if why_spark is not None:
+                return Merged(why_spark=why_spark)
+        plan = self._plan(self._units(files, met, verdict), files, grows=bool(verdict.new.any()))
+        extra = self._with_marked(verdict, plan.txns)
         written = {file.path for unit in plan.units for file in unit.files}
         self.reader.forget(file for file in files if file.path not in written)
         writer = FileWriter(self.table.uri, self.table.store, self.incoming.keys)
         added, new = rewrite(plan.units, self.reader, writer, extra)
-        counts = verdict.counts()
         text = self._commit(plan, added, counts, txn)
         live = [*(file for file in files if file.path not in written), *new]
         late_rows = tuple(np.flatnonzero(verdict.late_rows).tolist())
-        return Merged(counts, late_rows=late_rows, version=self.version + 1, tip=self._tip(text, live))
+        return Merged(counts, late_rows=late_rows, version=self.version + 1, tip=self._tip(text, live, tombstones))
 
-    def _tip(self, text: bytes, live: Sequence[LiveFile]) -> MergeTip | None:
+    def _tip(self, text: bytes, live: Sequence[LiveFile], tombstones: MergeTip | None) -> MergeTip | None:
         rules = self.incoming.rules
+        if self.beside is not None and tombstones is None:
+            return None
         # Marks are made on a table as its log has it.
         if rules.on_read and any(file.size > TINY_BYTES for file in live):
             return None
         # Another writer marks tiny files too.
         if self.on_read is not None and any(file.path in self.on_read.vectors for file in live):
             return None
-        return MergeTip.after(self.version + 1, text, self.reader.schema, live, self.incoming.keys, rules.purged_until)
+        about = (self.incoming.keys, rules.purged_until, tombstones)
+        return MergeTip.after(self.version + 1, text, self.reader.schema, live, *about)
 
     def _plan(self, units: list[Unit], files: Sequence[LiveFile], *, grows: bool) -> MergePlan:
         if self.on_read is not None:
             return self.on_read.plan(units, files, grows=grows)
         if self.incoming.rules.on_read and any(is_for_marks(unit, {}) for unit in units):
             raise CommitConflict(f"{self.table.uri} is to be opened, for rows are to be marked in it")
-        return MergePlan([], _arranged(units, files, grows=grows))
+        joins = (self.incoming.rules.small_files or SMALL_FILES) if grows else None
+        return MergePlan([], _arranged(units, files, joins))
 
-    def _with_marked(self, extra: pa.Table, txns: Sequence[Unit]) -> pa.Table:
-        """The new rows, and the new versions of those that are marked as deleted."""
-        if not txns:
-            return extra
-        return _sorted(pa.concat_tables([extra, *map(self._versions, txns)]), self.incoming.keys)
+    def _with_marked(self, verdict: MergeVerdict, txns: Sequence[Unit]) -> pa.Table:
+        """The new rows, and the new versions of those that are marked as deleted, in the order of their keys."""
+        of_events, versions = verdict.new.copy(), []
+        for unit in txns:
+            tail = unit.tail[0]
+            assert isinstance(tail, Tail)
+            if tail.asks_old:
+                versions.append(self._versions(unit, tail))
+            else:
+                of_events[tail.places] = True
+        rows = self.incoming.rows.filter(pa.array(of_events))
+        return _sorted(pa.concat_tables([rows, *versions]), self.incoming.keys)
 
-    def _versions(self, unit: Unit) -> pa.Table:
-        drop, tail = unit.drop[0], unit.tail[0]
-        assert drop is not None and isinstance(tail, _Tail)
+    def _versions(self, unit: Unit, tail: Tail) -> pa.Table:
+        drop = unit.drop[0]
+        assert drop is not None
         old, begin = [], 0
-        for piece in self.reader.pieces(unit.files[0]) if tail.asks_old else ():
+        for piece in self.reader.pieces(unit.files[0]):
             old.append(piece.filter(pa.array(drop[begin : begin + piece.num_rows])))
             begin += piece.num_rows
         return tail(pa.concat_tables(old) if old else None, np.flatnonzero(drop))
 
     def _meet(self, file: LiveFile) -> tuple[int, Places, Places]:
         """(the file's rows, places in it that an event may replace, those events)."""
-        columns = self.reader.part(file, self.incoming.needs(self.reader.schema))
+        columns = self.reader.part(file, self._needs)
         places, mine, wins = self.incoming.meet(columns)
         return columns.num_rows, places[wins], mine[wins]
+
+    def _needs(self, footer: pq.FileMetaData | None) -> pa.Schema:
+        bounds = None if footer is None else event_bounds(footer, self.incoming.metadata)
+        return self.incoming.needs(self.reader.schema, bounds)
 
     def _units(
         self, files: Sequence[LiveFile], met: Mapping[int, tuple[int, Places, Places]], verdict: MergeVerdict
@@ -295,7 +355,7 @@ class _Merge:
             drop = np.zeros(rows, bool)
             drop[old_places] = True
             places = np.flatnonzero((writes == number) & verdict.replaces)
-            tail = _Tail(self.incoming, self.unchanged, places, mine)
+            tail = Tail(self.incoming, self.unchanged, places, mine)
             units.append(Unit((replace(files[number], rows=rows),), (drop,), (tail,)))
         return units
 
@@ -316,32 +376,12 @@ class _Merge:
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class _Tail:
-    """New versions of the rows that went out of one file. `olds`: their events, in the order of the file."""
-
-    incoming: Incoming
-    unchanged: Mapping[str, pa.Array]
-    places: Places
-    olds: Places
-
-    @property
-    def asks_old(self) -> bool:
-        """Does some new version keep a value of its old one?"""
-        keeps = self.incoming.rules.keep_deleted_values and self.incoming.deletes[self.places].any()
-        return bool(keeps) or any(pc.any(mask.take(pa.array(self.places))).as_py() for mask in self.unchanged.values())
-
-    def __call__(self, dropped_rows: pa.Table | None, dropped: Places) -> pa.Table:
-        old = self.incoming.rows.schema.empty_table() if dropped_rows is None else dropped_rows
-        return completed(self.incoming, self.places, old, self.olds, self.unchanged)
-
-
-def _arranged(units: Sequence[Unit], files: Sequence[LiveFile], *, grows: bool) -> list[Unit]:
-    """The files to write, the small ones of them together; with them small ones that nobody asked for, once many."""
+def _arranged(units: Sequence[Unit], files: Sequence[LiveFile], joins: int | None) -> list[Unit]:
+    """The files to write, the small ones of them together; with them small ones that nobody asked for, once `joins`."""
     paths_taken = {file.path for unit in units for file in unit.files}
     small_files = [f for f in files if f.path not in paths_taken and f.size < SMALL_BYTES]
     small = [unit for unit in units if unit.files[0].size < SMALL_BYTES]
-    if grows and len(small_files) >= SMALL_FILES:
+    if joins is not None and len(small_files) >= joins:
         small += [Unit((file,), (None,), (None,)) for file in small_files]
     large = [unit for unit in units if unit.files[0].size >= SMALL_BYTES]
     return [Unit.joined(small), *large] if small else large

@@ -34,6 +34,8 @@ WRITERS = 2
 """Files rewritten at a time within one task, and only where there is much to rewrite: a task is one core's share."""
 
 Bound = int | str | Decimal | date
+Needs = Callable[[pq.FileMetaData | None], pa.Schema]
+"""Which columns a merge must read of a file, by its footer; None where it has all of them in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +135,19 @@ class Reader:
         self._held: dict[str, pa.Table] = {}
         self._room = FILE_BYTES
 
-    def part(self, file: LiveFile, columns: pa.Schema) -> pa.Table:
-        """The columns of `columns`, of all rows. Raises FileNotFoundError, OSError, pa.ArrowException."""
+    def part(self, file: LiveFile, needs: Needs) -> pa.Table:
+        """The columns of `needs`, of all rows. Raises FileNotFoundError, OSError, pa.ArrowException."""
         if 0 < file.rows <= READ_ROWS and self._room > 0:
             # To read a small file once costs less than to open it twice.
             file_rows = pa.concat_tables([self.schema.empty_table(), *self.pieces(file)])
             self._held[file.path] = file_rows
             self._room -= file_rows.nbytes
+            columns = needs(None)
             return fitted(file_rows.select(columns.names), columns)
         with self._opened(file) as opened:
             parquet = self._parquet(opened)
-            present = [path for path in _leaf_paths(columns) if path in set(_columns(parquet))]
+            columns, in_file = needs(parquet.metadata), set(_columns(parquet))
+            present = [path for path in _leaf_paths(columns) if path in in_file]
             return fitted(parquet.read(columns=present, use_threads=False), columns)
 
     def columns(self, file: LiveFile) -> pa.Schema:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from distributary.changes.sequence import Bools
 from distributary.tables.commits import RemovedFile
 from distributary.tables.log_adds import Add, logged_adds
-from distributary.tables.merge_files import LiveFile, Reader, Unit
+from distributary.tables.merge_files import LiveFile, Needs, Reader, Unit
 from distributary.tables.rewrite import SMALL_BYTES
 from distributary.tables.roaring import Rows
 from distributary.tables.snapshot import Snapshot
@@ -204,11 +204,11 @@ class VectorReader(Reader):
         self._vectors = vectors
         self._dead: dict[str, Rows] = {}
 
-    def part(self, file: LiveFile, columns: pa.Schema) -> pa.Table:
+    def part(self, file: LiveFile, needs: Needs) -> pa.Table:
         if file.path not in self._vectors:
-            return super().part(file, columns)
+            return super().part(file, needs)
         # Without its number of rows it is not kept as a whole, with the deleted ones.
-        all_rows = super().part(replace(file, rows=-1), columns)
+        all_rows = super().part(replace(file, rows=-1), needs)
         return all_rows.filter(pa.array(self._kept(file, 0, all_rows.num_rows)))
 
     def pieces(self, file: LiveFile) -> Iterator[pa.Table]:

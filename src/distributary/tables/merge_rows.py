@@ -2,13 +2,15 @@
 
 A merged table has the payload's columns, the struct `datastream_metadata` (of messages `_change`) of the event that
 made the row, and `_deleted`, `_deleted_at`: a deleted row stays as a tombstone, since an older event of its key may
-still come.
+still come. Where tombstones lie in a table beside (`tables.tombstones`), what is known of a key is the newer of its row
+and its tombstone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -16,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distributary.changes import anew
-from distributary.changes.digits import metadata_in
+from distributary.changes.digits import FIRST_LAYOUT, MOVED, PREFIX, WIDTH, metadata_in
 from distributary.changes.handed_on import HandedOn
 from distributary.changes.key_text import in_type
 from distributary.changes.keys import KeyIndex
@@ -24,6 +26,7 @@ from distributary.changes.reduce import MissingColumns, Places, Ranked, has_row_
 from distributary.changes.sequence import Bools, Numbers, OrderSettings
 from distributary.changes.unfilled import FIELDS, Unfilled, lacking, may_say
 from distributary.tables.comments import COMMENT
+from distributary.tables.merge_bounds import EventBounds
 
 DELETED = "_deleted"
 DELETED_AT = "_deleted_at"
@@ -49,6 +52,9 @@ class MergeRules:
     `filled`: the events are completed by all that the log has of their keys; without it, a late event that may say what
     its row lacks ends the merge (`changes.unfilled`).
     `on_read`: rows that go are marked in deletion vectors (`tables.merge_on_read`), where that writes less.
+    `beside`: a table that is made anew has its tombstones beside it (`tables.tombstones`); one that is there says so
+    itself.
+    `small_files`: so many of them become one where rows come in; None: `merge.SMALL_FILES`.
     `task_rows`: rows of the files that may hold the events' keys, up to which a task merges; None: `merge.TASK_ROWS`.
     """
 
@@ -62,6 +68,8 @@ class MergeRules:
     has_unchanged: bool = False
     filled: bool = False
     on_read: bool = False
+    beside: bool = False
+    small_files: int | None = None
     order: OrderSettings = field(default=OrderSettings())
 
     @property
@@ -80,7 +88,7 @@ def as_merged(rows: pa.Table, keys: Sequence[str], rules: MergeRules) -> pa.Tabl
     Unless the rules keep them, the values of a deleted row are nulled, so that all orders of arrival give one table.
     """
     name = metadata_in(rows.column_names)
-    metadata = _flat(rows.column(name))
+    metadata = flat(rows.column(name))
     deleted = pc.fill_null(pc.struct_field(metadata, "is_deleted"), False)
     if not rules.keep_deleted_values and pc.any(deleted).as_py():
         for number, column in enumerate(rows.column_names):
@@ -105,18 +113,27 @@ class Incoming:
         self._row_of = np.empty(rows.num_rows, np.int64)
         self._row_of[self.index.codes] = np.arange(rows.num_rows)
         self.metadata = metadata_in(rows.column_names)
-        metadata = _flat(rows.column(self.metadata))
+        metadata = flat(rows.column(self.metadata))
         self.oracle = has_row_ids(metadata)
         self._ranked = Ranked.of(metadata, rules.order, oracle=self.oracle).settled(rules.settled or ())
         self._metadata = metadata
         self._since = self._ranked.numbers if since is None else since
-        self.deletes = _bools(pc.struct_field(metadata, "is_deleted"))
+        self.deletes = bools(pc.struct_field(metadata, "is_deleted"))
         self.matched = np.zeros(rows.num_rows, bool)
         self.beaten = np.zeros(rows.num_rows, bool)
         self._unfilled = np.zeros(rows.num_rows, bool)
+        self.has_row = np.zeros(rows.num_rows, bool)
+        self.was_dead = np.zeros(rows.num_rows, bool)
+        """Events of whose key a tombstone beside is newer than the table's row, if it has one."""
+        self._tombstones: pa.Array | None = None
+        self._tombstone_of = np.full(rows.num_rows, -1, np.int64)
+        self._is_own = np.zeros(rows.num_rows, bool)
 
-    def needs(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of the table that `meet` asks for: the keys, and what decides of the metadata."""
+    def needs(self, schema: pa.Schema, bounds: EventBounds | None = None) -> pa.Schema:
+        """The columns of a file that `meet` asks for: the keys, and what decides of the metadata, unless the `bounds`
+        of its events have decided already."""
+        if bounds is not None and self._all_newer(bounds):
+            return pa.schema([schema.field(key) for key in self.keys])
         paths = [tuple(path.split(".")) for path in Ranked.needs(self.rules.order, oracle=self.oracle)]
         metadata = schema.field(self.metadata)
         paths += [(name,) for name in FIELDS if self.rules.has_unchanged]
@@ -128,10 +145,70 @@ class Incoming:
 
         Raises BegunAnew where the two cannot be of one log, HandedOn where more events of a key must be known.
         """
-        event_of = self.index.find(file_rows)
+        places, mine = self._places(file_rows)
+        self.has_row[mine] = True
+        if self.metadata not in file_rows.column_names:
+            return places, mine, self._met_older(mine)
+        return places, mine, self._met(mine, self._newer_of(mine, self._about(file_rows, places)))
+
+    def remember(self, tombstones: pa.Table) -> None:
+        """Before the table's rows are met: rows of the table beside, with the columns `needs`."""
+        places, mine = self._places(tombstones)
+        theirs = self._tombstones = self._about(tombstones, places)
+        self._tombstone_of[mine] = np.arange(len(mine))
+        numbers = Ranked.of(theirs, self.rules.order, oracle=self.oracle).numbers
+        # Of a batch that ended between its two commits: the delete is beside already, and its row still here.
+        self._is_own[mine] = self._ranked.numbers[mine] == numbers
+
+    def of_keys(self, rows: pa.Table) -> pa.Table:
+        """Those of `rows` whose key has an event."""
+        return rows.take(pa.array(self._places(rows)[0]))
+
+    def meet_tombstones(self) -> None:
+        """Those of keys that the table has no row of, once all its parts have been met. Raises as `meet`."""
+        mine = np.flatnonzero((self._tombstone_of >= 0) & ~self.has_row)
+        if self._tombstones is not None and len(mine):
+            self.was_dead[mine] = True
+            self._met(mine, self._tombstones.take(pa.array(self._tombstone_of[mine])))
+
+    def _places(self, rows: pa.Table) -> tuple[Places, Places]:
+        """(those of `rows` whose key has an event, that event's row)."""
+        event_of = self.index.find(rows)
         places = np.flatnonzero(event_of >= 0)
-        mine = self._row_of[event_of[places]]
-        theirs = _flat(file_rows.column(self.metadata)).take(pa.array(places))
+        return places, self._row_of[event_of[places]]
+
+    def _about(self, rows: pa.Table, places: Places) -> pa.Array:
+        return flat(rows.column(self.metadata)).take(pa.array(places))
+
+    def _newer_of(self, mine: Places, theirs: pa.Array) -> pa.Array:
+        """The metadata of what is known of each key: its row's, or that of a tombstone which holds over it."""
+        both, dead = self._others(mine)
+        if dead is None:
+            return theirs
+        rows = Ranked.of(theirs.take(pa.array(both)), self.rules.order, oracle=self.oracle)
+        holds = Ranked.of(dead, self.rules.order, oracle=self.oracle).holds_over(rows)
+        self.was_dead[mine[both[holds]]] = True
+        picked = np.arange(len(theirs))
+        picked[both[holds]] = len(theirs) + np.flatnonzero(holds)
+        return pa.concat_arrays([theirs, dead]).take(pa.array(picked))
+
+    def _others(self, mine: Places) -> tuple[Places, pa.Array | None]:
+        """(places in `mine` of events with a tombstone beside that is not the event itself, those tombstones)."""
+        both = np.flatnonzero((self._tombstone_of[mine] >= 0) & ~self._is_own[mine])
+        if self._tombstones is None or not len(both):
+            return both, None
+        return both, self._tombstones.take(pa.array(self._tombstone_of[mine[both]]))
+
+    def _met_older(self, mine: Places) -> Bools:
+        """All events are newer than all rows, as `needs` has it; a tombstone may be newer still."""
+        self.matched[mine] = True
+        wins = np.ones(len(mine), bool)
+        both, dead = self._others(mine)
+        if dead is not None:
+            wins[both] = self._met(mine[both], dead)
+        return wins
+
+    def _met(self, mine: Places, theirs: pa.Array) -> Bools:
         ours, others = self._ranked.take(mine), Ranked.of(theirs, self.rules.order, oracle=self.oracle)
         if self.rules.settled is not None and (handed_on := ours.handed_on(others, self.rules.settled)):
             raise HandedOn(handed_on)
@@ -146,7 +223,33 @@ class Incoming:
             wins = self._fills(mine, theirs, wins, others.numbers)
         self.matched[mine] = True
         self.beaten[mine[~wins]] = True
-        return places, mine, wins
+        return wins
+
+    @cached_property
+    def _oldest(self) -> tuple[bytes, int]:
+        """The least number of the events, as `standing` has it, and the earliest source time in ms."""
+        times = pc.fill_null(pc.struct_field(self._metadata, "source_timestamp"), 0)
+        numbers = self._ranked.numbers
+        return bytes(numbers[np.argmin(numbers)]), int(pc.min(times).as_py())
+
+    def _all_newer(self, bounds: EventBounds) -> bool:
+        """Do the bounds prove that each event holds over every row, and that none of them is of another log?"""
+        order, begin = self.rules.order, PREFIX + 1
+        if order or self.oracle or self.rules.has_unchanged or not self.rows.num_rows:
+            return False
+        if self._tombstones is not None and self.rules.is_partial:
+            return False  # whether the row or the tombstone is the newer one decides of its values
+        # What stands between two texts begins as both do: so all numbers of the file are of one layout.
+        if bounds.low[:begin] != bounds.high[:begin] or {len(bounds.low), len(bounds.high)} != {WIDTH}:
+            return False
+        layout = bounds.low[PREFIX:begin].decode(errors="replace")
+        if layout == FIRST_LAYOUT and order.kind in MOVED:
+            return False
+        least, earliest = self._oldest
+        if bounds.high[PREFIX:] >= least:
+            return False
+        is_backfilled = layout < FIRST_LAYOUT
+        return is_backfilled or anew.cannot_be(bounds.latest_ms, earliest, order)
 
     def _fills(self, mine: Places, theirs: pa.Array, wins: Bools, numbers: Numbers) -> Bools:
         """Which events hold over their row, or are its own and complete it. `numbers`: of the rows."""
@@ -171,12 +274,26 @@ class Incoming:
         late_rows = np.zeros_like(new)
         if self.rules.purged_until is not None:
             time = pc.fill_null(pc.struct_field(self._metadata, "source_timestamp"), 0).to_numpy(zero_copy_only=False)
-            backfill = _bools(pc.struct_field(self._metadata, "is_backfill"))
+            backfill = bools(pc.struct_field(self._metadata, "is_backfill"))
             # A delete changes nothing either way: the row is not there, and its tombstone would be purged.
             old = ~self.matched & ~backfill & (time < self.rules.purged_until)
             late_rows, new = old & ~self.deletes, new & ~old
         takes = self.matched & ~self.beaten
         return MergeVerdict(new, takes & ~hard, takes & hard, late_rows, self.deletes)
+
+    def apart(self, verdict: MergeVerdict) -> tuple[MergeVerdict, Bools]:
+        """A verdict for a table whose tombstones lie beside: (what it does to the table, the events that are to be
+        tombstones beside and are not yet)."""
+        takes = verdict.new | verdict.replaces
+        lives = takes & ~self.deletes
+        of_table = MergeVerdict(
+            lives & ~self.has_row,
+            lives & self.has_row,
+            takes & self.deletes & self.has_row,
+            verdict.late_rows,
+            self.deletes,
+        )
+        return of_table, takes & self.deletes & ~self._is_own
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,49 +326,6 @@ class MergeVerdict:
         newly_deleted = int(deleted.sum())
         ignored = len(self.new) - inserted - updated - newly_deleted - int(self.late_rows.sum())
         return Counts(inserted, updated, newly_deleted, ignored)
-
-
-def completed(
-    incoming: Incoming, places: Places, old: pa.Table, olds: Places, unchanged: Mapping[str, pa.Array]
-) -> pa.Table:
-    """The new versions of rows (`places`: their events), with the values that stay as the table has them.
-
-    `old`: rows of the table that are replaced; `olds`: the event of each.
-    """
-    rows = incoming.rows.take(pa.array(places))
-    kept_columns = _kept_columns(incoming, rows, places, unchanged)
-    if not kept_columns or not old.num_rows:
-        return rows
-    # Of two old rows of one key the last counts; both go.
-    row_of = np.full(incoming.rows.num_rows, -1, np.int64)
-    row_of[olds] = np.arange(len(olds))
-    old_of = row_of[places]
-    living = _bools(pc.invert(pc.fill_null(_flat(old.column(DELETED)), False)))
-    for column, (mask, from_dead) in kept_columns.items():
-        use = mask & (old_of >= 0)
-        if not from_dead:
-            use &= living[old_of]
-        new = _flat(rows.column(column))
-        both = pa.concat_arrays([new, _flat(old.column(column))])
-        picked = np.where(use, len(new) + old_of, np.arange(len(new)))
-        number = rows.column_names.index(column)
-        rows = rows.set_column(number, rows.schema.field(number), both.take(pa.array(picked)))
-    return rows
-
-
-def _kept_columns(
-    incoming: Incoming, rows: pa.Table, places: Places, unchanged: Mapping[str, pa.Array]
-) -> dict[str, tuple[Bools, bool]]:
-    """Column -> (rows whose value stays, also that of a tombstone)."""
-    kept_columns = {
-        column: (_bools(mask)[places], False) for column, mask in unchanged.items() if column in rows.column_names
-    }
-    are_deleted = incoming.deletes[places]
-    if incoming.rules.keep_deleted_values and are_deleted.any():
-        for column in rows.column_names:
-            if column not in (*incoming.keys, incoming.metadata, DELETED, DELETED_AT):
-                kept_columns[column] = (are_deleted & _bools(pc.is_null(_flat(rows.column(column)))), True)
-    return {column: (mask, dead) for column, (mask, dead) in kept_columns.items() if mask.any()}
 
 
 # -- columns -----------------------------------------------------------------------------------------------
@@ -291,12 +365,14 @@ def _picked(kind: pa.DataType, paths: Iterable[tuple[str, ...]]) -> pa.DataType:
 def _where(keep: pa.Array, column: pa.ChunkedArray) -> pa.Array:
     """The column with null where `keep` is False; for any type."""
     places = np.arange(len(column))
-    return _flat(column).take(pa.array(places, mask=~_bools(keep)))
+    return flat(column).take(pa.array(places, mask=~bools(keep)))
 
 
-def _bools(column: pa.Array) -> Bools:
-    return np.asarray(pc.fill_null(_flat(column), False).to_numpy(zero_copy_only=False), bool)
+def bools(column: pa.Array) -> Bools:
+    """False for null."""
+    return np.asarray(pc.fill_null(flat(column), False).to_numpy(zero_copy_only=False), bool)
 
 
-def _flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+def flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """In one piece."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

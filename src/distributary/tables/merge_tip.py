@@ -35,6 +35,7 @@ class MergeTip:
     files: tuple[LiveFile, ...]
     keys: tuple[str, ...]
     purged_until: int | None
+    beside: MergeTip | None = None
 
     @classmethod
     def after(
@@ -45,12 +46,13 @@ class MergeTip:
         files: Sequence[LiveFile],
         keys: Sequence[str],
         purged_until: int | None,
+        beside: MergeTip | None = None,
     ) -> MergeTip | None:
         """What is known after our commit `text`; None for a table of many files."""
         if len(files) > TIP_FILES:
             return None
         message = schema.serialize().to_pybytes()
-        return cls(version, _digest(text), message, tuple(files), tuple(keys), purged_until)
+        return cls(version, _digest(text), message, tuple(files), tuple(keys), purged_until, beside)
 
     def leads(self, uri: str, store: Store) -> bool:
         """Does the log at `uri` end with our commit? Raises OSError."""

@@ -24,6 +24,7 @@ from deltalake import (
 from deltalake.exceptions import TableNotFoundError
 
 from distributary.errors.border import TableFault
+from distributary.tables.by_name import RowQuery, is_named
 from distributary.tables.codec import LEVEL, sequence_columns
 from distributary.tables.edge import edge
 from distributary.tables.log_folder import empty_commit
@@ -109,6 +110,11 @@ class Snapshot:
     @classmethod
     def open(cls, uri: str, store: Store) -> Snapshot | None:
         """The newest version; None where there is no table."""
+        if is_named(uri):
+            # Spark's: what runs in tasks is told what it must know.
+            from distributary.tables.spark_names import open_named
+
+            return open_named(uri, store)
         try:
             table = cls(uri, store)
         except NoTable:
@@ -124,6 +130,11 @@ class Snapshot:
     def at(self, version: int) -> Snapshot:
         """The table as it was at an earlier version."""
         return Snapshot(self.uri, self.store, version)
+
+    @property
+    def by_query(self) -> RowQuery | None:
+        """Where its rows are asked for, and not read from its files."""
+        return None
 
     # -- what its log says ---------------------------------------------------------------------------------
 
@@ -357,6 +368,11 @@ class Snapshot:
 def columns_of(table: Snapshot | None) -> pa.Schema | None:
     """The table's columns; None where there is none yet."""
     return None if table is None else table.schema
+
+
+def arrow_of(schema_json: str) -> pa.Schema:
+    """The columns of a schema in Delta's own words."""
+    return pa.schema(Schema.from_json(schema_json).to_arrow())
 
 
 def delta_schema(schema: pa.Schema) -> Schema:

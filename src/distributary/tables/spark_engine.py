@@ -11,17 +11,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from contextlib import contextmanager
+from typing import Any, Final
 
 import pyarrow as pa
 from delta.tables import DeltaTable as SparkDeltaTable
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
+from distributary.errors.border import TableFault
 from distributary.names import literal, quoted
+from distributary.tables.by_name import is_named, schema_name, sql_name
 from distributary.tables.comments import comment_of
 from distributary.tables.evolve import Evolution, Policy, evolve
 from distributary.tables.snapshot import OWNER_KEY, Snapshot, Txn, columns_of
@@ -33,9 +36,42 @@ WIDENING = "delta.enableTypeWidening"
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
 """Of a job. One that is collected raises the second kind (pyspark 4.2.0)."""
 
+NETWORK = re.compile(
+    r"(?:java\.net\.(?:\w*Connect\w*|SocketException|SocketTimeout\w*|UnknownHost\w*|NoRouteToHost\w*)"
+    r"|java\.net\.http\.Http\w*TimeoutException"
+    r"|java\.io\.IOException: HTTP/1\.1 header parser received no bytes"
+    r"|org\.apache\.http\.(?:NoHttpResponse|conn\.\w*Connect\w*)Exception"
+    r"|org\.apache\.thrift\.transport\.TTransportException"
+    r"|org\.apache\.hadoop\.net\.ConnectTimeoutException"
+    r"|org\.apache\.hadoop\.fs\.s3a\.AWS(?:StatusNNNN|ServiceThrottled|ServiceIO|ClientIO|Status500|ApiCallTimeout)\w*"
+    r"|org\.apache\.hadoop\.fs\.s3a\.HttpChannelEOFException"
+    r"|software\.amazon\.awssdk\.core\.exception\.(?:SdkClient|ApiCall\w*Timeout)Exception"
+    r"|software\.amazon\.awssdk\.services\.s3\.model\.S3Exception: [^(\n]*\(Service: S3, Status Code: 401"
+    r"|io\.unitycatalog\.client\.ApiException: \w+ call failed with: (?:401|408|429|502|503|504))\b"
+)
+"""Beginnings of the JVM's errors of a network: a store or a catalog is away, busy, or does not know us (`tables.outage`
+says so of the Rust libraries). Not a catalog's 500, which may be of one table."""
+_DEPTH = 20
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:\w+\.)*(\S.*)")
+"""What a Python worker raised, without the name of its module, behind each of its tracebacks."""
+
 
 class SparkEngineError(Exception):
     """Spark refused the write; the text is its first line."""
+
+
+@contextmanager
+def asking(fault: type[Exception] = TableFault) -> Iterator[None]:
+    """What Spark says of a table is the table's fault. Raises `fault`; ConnectionError where a store or a catalog does
+    not answer, which is all tables' fault; what says that Spark itself is gone."""
+    try:
+        yield
+    except SPARK_ERRORS as e:
+        if spark_ended(e):
+            raise
+        if (why := away(e)) is not None:
+            raise ConnectionError(why) from e
+        raise fault(first_line(e)) from e
 
 
 class SparkEngine:
@@ -43,26 +79,31 @@ class SparkEngine:
         self.spark = spark
         self.store = store
 
-    def prepare(self, target: Table, incoming: Sequence[pa.Schema], policy: Policy) -> pa.Schema:
+    def prepare(
+        self, target: Table, incoming: Sequence[pa.Schema], policy: Policy, before: Snapshot | None = None
+    ) -> pa.Schema:
         """Create the table, or widen its columns, so that `incoming` fits; returns the schema rows are to have.
+        `before`: the table as it was opened just now, where it was there.
 
-        New columns are left to the write itself (mergeSchema). Safe to repeat. Raises SparkEngineError.
+        New columns are left to the write itself (mergeSchema). Safe to repeat. Raises as `asking`.
         """
-        table = Snapshot.open(target.uri, self.store)
+        table = before or Snapshot.open(target.uri, self.store)
         evolution = evolve(columns_of(table), incoming, for_spark(policy, table))
-        try:
+        with asking(SparkEngineError):
             if table is None:
                 self._create(target, evolution.schema)
             else:
                 self._widen(target.uri, evolution, table)
-        except PySparkException as e:
-            raise SparkEngineError(first_line(e)) from e
         return evolution.schema
 
     def _create(self, target: Table, schema: pa.Schema) -> None:
         for key, columns in (("partition_by", target.partitioned_by), ("cluster_by", target.clustered_by)):
             if missing := [name for name in columns if name.split(".")[0] not in schema.names]:
                 raise SparkEngineError(f"tables.{key} names {missing[0]!r}, and the rows have no such column")
+        if is_named(target.uri):
+            self._make_schema(target.uri)
+            self.spark.sql(create_text(target, schema))
+            return
         builder = SparkDeltaTable.createIfNotExists(self.spark).location(target.uri)
         for key, value in {**_mapping(schema), **target.properties_of_new}.items():
             builder = builder.property(key, value)
@@ -75,13 +116,24 @@ class SparkEngine:
             builder = builder.comment(target.comment)
         builder.execute()
 
+    def _make_schema(self, uri: str) -> None:
+        """That of a table by its name. Where it is there, nobody need be allowed to make one."""
+        schema = schema_name(uri)
+        if self.spark.catalog.databaseExists(schema):
+            return
+        try:
+            self.spark.sql(f"CREATE DATABASE IF NOT EXISTS {schema}")
+        except PySparkException:  # of two tables that are made at once, one is first
+            if not self.spark.catalog.databaseExists(schema):
+                raise
+
     def _widen(self, uri: str, evolution: Evolution, table: Snapshot) -> None:
         owner, properties = table.owner, table.properties
         needed = {**_mapping(evolution.schema), **({WIDENING: "true"} if evolution.widened else {})}
         missing = {key: value for key, value in needed.items() if properties.get(key) != value}
         if owner is not None and OWNER_KEY not in properties:
             missing |= owner.properties()  # as `Snapshot.keep_owner`
-        name = f"delta.{quoted(uri)}"
+        name = sql_name(uri)
         if missing:
             # In one statement: Spark takes no other property of a table that needs its names mapped.
             pairs = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in missing.items())
@@ -90,27 +142,52 @@ class SparkEngine:
             column, wide = ".".join(map(quoted, path)), from_arrow_type(kind).simpleString()
             self.spark.sql(f"ALTER TABLE {name} ALTER COLUMN {column} TYPE {wide}")
 
-    def append(self, rows: DataFrame, uri: str, txn: Txn) -> bool:
-        """Append `rows` under the batch's transaction; False when the table has taken this batch before.
+    def append(self, rows: DataFrame, uri: str, txn: Txn, before: Snapshot | None = None) -> bool:
+        """Append `rows` under the batch's transaction; False when the table has taken this batch before. `before`: as
+        for `prepare`; who comes between the two is found by Delta.
 
-        Raises SparkEngineError.
+        Raises as `asking`.
         """
-        table = Snapshot.open(uri, self.store)
+        table = before or Snapshot.open(uri, self.store)
         if table is not None and table.has(txn):
             return False
-        try:
-            (
-                rows.write.format("delta")
-                .mode("append")
-                .option("mergeSchema", "true")
-                .option("txnAppId", txn.app_id)
-                .option("txnVersion", str(txn.version))
-                .option("userMetadata", json.dumps(txn.about()))
-                .save(uri)
-            )
-        except PySparkException as e:
-            raise SparkEngineError(first_line(e)) from e
+        with asking(SparkEngineError):
+            writer = rows.write.option("txnAppId", txn.app_id).option("txnVersion", str(txn.version))
+            append_to(writer.option("userMetadata", json.dumps(txn.about())), uri)
         return True
+
+
+def create_text(target: Table, schema: pa.Schema) -> str:
+    """The command that makes a table by its name: Delta's builder takes no name of three parts (4.4.0)."""
+    columns = ", ".join(_column_text(field) for field in schema)
+    text = f"CREATE TABLE IF NOT EXISTS {sql_name(target.uri)} ({columns}) USING DELTA"
+    for words, names in (("PARTITIONED BY", target.partitioned_by), ("CLUSTER BY", target.clustered_by)):
+        if names:
+            text += f" {words} ({', '.join('.'.join(map(quoted, name.split('.'))) for name in names)})"
+    if target.comment is not None:
+        text += f" COMMENT {literal(target.comment)}"
+    properties = {**_mapping(schema), **target.properties_of_new}
+    pairs = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
+    return text + (f" TBLPROPERTIES ({pairs})" if pairs else "")
+
+
+def _column_text(field: pa.Field) -> str:
+    about = _comment(field) or {}
+    comment = f" COMMENT {literal(about['comment'])}" if "comment" in about else ""
+    return f"{quoted(field.name)} {ddl(field.type)}{'' if field.nullable else ' NOT NULL'}{comment}"
+
+
+def append_to(writer: DataFrameWriter, uri: str) -> None:
+    """Append rows to a table, which gets the columns that it lacks. Raises PySparkException."""
+    writer = writer.format("delta").mode("append").option("mergeSchema", "true")
+    if is_named(uri):
+        writer.saveAsTable(sql_name(uri))
+    else:
+        writer.save(uri)
+
+
+def table_of(spark: SparkSession, uri: str) -> SparkDeltaTable:
+    return SparkDeltaTable.forName(spark, sql_name(uri)) if is_named(uri) else SparkDeltaTable.forPath(spark, uri)
 
 
 MAPPING = "delta.columnMapping.mode"
@@ -163,8 +240,31 @@ def _condition(error: PySparkException) -> str | None:
         return None
 
 
+def causes_of(error: Any) -> Iterator[str]:
+    """The JVM's error and its causes, outermost first; nothing where it can't be asked."""
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    try:
+        for _ in range(_DEPTH):
+            if cause is None:
+                return
+            yield str(cause.toString()).strip()
+            cause = cause.getCause()
+    except Exception:  # the JVM is gone
+        return
+
+
+def away(error: BaseException) -> str | None:
+    """What says that a store or a catalog which Spark asked does not answer; None where nothing does."""
+    return next((cause[:300] for cause in causes_of(error) if NETWORK.match(cause)), None)
+
+
 def first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0][:500]
+    """What says most of an error of Spark's: what a Python worker raised, else what Java threw, for py4j's own words
+    say nothing; else its first line."""
+    thrown = list(causes_of(error))
+    raised: list[str] = [text for cause in thrown for text in _RAISED.findall(cause)]
+    texts: list[str] = [*raised[-1:], *(thrown if isinstance(error, Py4JError) else ()), str(error)]
+    return texts[0].strip().split("\n", 1)[0][:500]
 
 
 def ddl(kind: pa.DataType) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from distributary.names import literal, quoted
+from distributary.names import literal
+from distributary.tables.by_name import sql_name
 from distributary.tables.faults import CommitConflict
 from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.spark_engine import SparkEngineError, first_line
@@ -20,7 +21,7 @@ _CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 def compact_by_spark(spark: SparkSession, uri: str, target: int) -> None:
     """Join files of less than `target` bytes. Raises CommitConflict, SparkEngineError."""
     sizes = {f"{_OPTIMIZE}{name}": str(target) for name in ("minFileSize", "maxFileSize")}
-    _run(spark, f"OPTIMIZE delta.{quoted(uri)}", sizes)
+    _run(spark, f"OPTIMIZE {sql_name(uri)}", sizes)
 
 
 def vacuum_by_spark(spark: SparkSession, uri: str, hours: float, *, enforce: bool) -> None:
@@ -28,7 +29,7 @@ def vacuum_by_spark(spark: SparkSession, uri: str, hours: float, *, enforce: boo
 
     Raises CommitConflict, SparkEngineError.
     """
-    _run(spark, f"VACUUM delta.{quoted(uri)} RETAIN {int(hours)} HOURS", {_CHECK: str(enforce).lower()})
+    _run(spark, f"VACUUM {sql_name(uri)} RETAIN {int(hours)} HOURS", {_CHECK: str(enforce).lower()})
 
 
 def purge_by_spark(spark: SparkSession, uri: str, limit: int, name: str | None) -> int:
@@ -37,10 +38,8 @@ def purge_by_spark(spark: SparkSession, uri: str, limit: int, name: str | None) 
     Raises CommitConflict, SparkEngineError.
     """
     if name is not None:
-        _run(spark, f"ALTER TABLE delta.{quoted(uri)} SET TBLPROPERTIES ({literal(name)} = '{limit}')", {})
-    return _run(
-        spark, f"DELETE FROM delta.{quoted(uri)} WHERE {DELETED} AND {DELETED_AT} < timestamp_millis({limit})", {}
-    )
+        _run(spark, f"ALTER TABLE {sql_name(uri)} SET TBLPROPERTIES ({literal(name)} = '{limit}')", {})
+    return _run(spark, f"DELETE FROM {sql_name(uri)} WHERE {DELETED} AND {DELETED_AT} < timestamp_millis({limit})", {})
 
 
 def _run(spark: SparkSession, command: str, conf: Mapping[str, str]) -> int:

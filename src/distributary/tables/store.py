@@ -7,7 +7,9 @@ import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -22,10 +24,12 @@ from distributary.tables.vault import Vault, vault_of
 @dataclass(frozen=True)
 class Store:
     """`options` are delta-rs storage options (credentials, endpoint); empty for local folders. `vault`: credentials
-    that end, and are asked anew. Pickled, they are those of this moment."""
+    that end, and are asked anew. Pickled, they are those of this moment. `named`: what tasks must know of tables by
+    name (`spark_names.NamedFacts`; None: there is none yet; a text: why not), by their addresses."""
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     vault: Vault | None = field(default=None, repr=False, compare=False)
+    named: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, tables: Tables) -> Store:
@@ -125,6 +129,7 @@ def filesystem(uri: str, store: Store) -> pafs.FileSystem:
     return pafs.PyFileSystem(DeltaStorageHandler(engine_uri(uri), store.at(uri)))
 
 
+@lru_cache(4096)
 def local_path(uri: str) -> Path | None:
     """The folder on this machine, or None for an object store."""
     if uri.startswith("file:"):

@@ -31,6 +31,7 @@ from distributary.spark.java import cache_folder, find_java
 from distributary.spark.launcher import Jars
 from distributary.spark.session import PACKAGES, SHIPPED_BY_SPARK
 from distributary.state.ledger import read_entries
+from distributary.tables.by_name import is_named
 from distributary.tables.put_once import cannot_put_once, put_once
 from distributary.tables.store import Store, filesystem, join, local_path
 from distributary.version import __version__
@@ -93,7 +94,8 @@ def _registry(config: Pipeline) -> Iterator[Finding]:
 
 
 def _stores(config: Pipeline) -> Iterator[Finding]:
-    for uri in dict.fromkeys(map(_there, (config.state_root, config.tables.root))):
+    # A catalog's tables have no folder that we would write.
+    for uri in dict.fromkeys(_there(uri) for uri in (config.state_root, config.tables.root) if not is_named(uri)):
         yield from _probed(uri, Store.of(config.tables))
 
 

@@ -27,11 +27,12 @@ class KeyEvent(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a merged table; `meta`: of the event that it says it is of."""
+    """A row of a merged table; `meta`: of the event that it says it is of. `beside`: of the table of its tombstones."""
 
     meta: Meta
     deleted: bool
     alike: int
+    beside: bool = False
 
 
 class ByKey:
@@ -43,7 +44,7 @@ class ByKey:
         for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KB}", "temp_store=FILE"):
             self._db.execute(f"PRAGMA {pragma}")
         self._db.execute("CREATE TABLE events (key TEXT, meta BLOB, file TEXT, row INTEGER, alike INTEGER)")
-        self._db.execute("CREATE TABLE rows (key TEXT, meta BLOB, deleted INTEGER, alike INTEGER)")
+        self._db.execute("CREATE TABLE rows (key TEXT, meta BLOB, deleted INTEGER, alike INTEGER, beside INTEGER)")
         self._db.execute(
             "CREATE TABLE doubts (file TEXT, row INTEGER, key TEXT, PRIMARY KEY (file, row)) WITHOUT ROWID"
         )
@@ -62,8 +63,8 @@ class ByKey:
         self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", rows)
 
     def add_rows(self, rows: Iterable[tuple[str, Row]]) -> None:
-        records = ((key, marshal.dumps(tuple(r.meta)), r.deleted, r.alike) for key, r in rows)
-        self._db.executemany("INSERT INTO rows VALUES (?, ?, ?, ?)", records)
+        records = ((key, marshal.dumps(tuple(r.meta)), r.deleted, r.alike, r.beside) for key, r in rows)
+        self._db.executemany("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", records)
 
     def every_event(self) -> Iterator[tuple[str, KeyEvent]]:
         for key, *rest in self._db.execute("SELECT * FROM events"):
@@ -112,5 +113,5 @@ def _event(columns: list[Any]) -> KeyEvent:
 
 
 def _row(columns: list[Any]) -> Row:
-    meta, deleted, alike = columns
-    return Row(Meta(*marshal.loads(meta)), bool(deleted), alike)
+    meta, deleted, alike, beside = columns
+    return Row(Meta(*marshal.loads(meta)), bool(deleted), alike, bool(beside))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,8 @@ from distributary.audit.judge.by_key import ByKey
 from distributary.audit.judge.change_books import ChangeBooks, read_books
 from distributary.audit.judge.change_events import Order
 from distributary.audit.judge.log_table import (
+    METADATA,
+    OURS,
     LogCount,
     LogRow,
     counted,
@@ -38,6 +40,7 @@ from distributary.audit.judge.log_table import (
 from distributary.audit.judge.merged import MergedJudge, MergedRules, SourceEvent, Values
 from distributary.audit.judge.plain_values import plain
 from distributary.audit.judge.source_files import says_nothing
+from distributary.audit.judge.table_rows import tombstones_beside
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import Pipeline
 from distributary.config.quantities import milliseconds
@@ -224,6 +227,12 @@ def _read_merged(
     files = TableFiles(merged)
     for piece in pieces(files, log.problems):
         judge.take_rows(_rows(piece, judge))
+    if (beside := tombstones_beside(merged)) is not None:
+        for piece in pieces(TableFiles(_upto(books, beside, merged)), log.problems):
+            judge.take_tombstones(_tombstones(piece))
+        # What has been purged since the table was opened, it says by now.
+        limit = Snapshot(merged.uri, merged.store).properties.get(PURGED)
+        judge.rules = replace(judge.rules, purged_until=None if limit is None else int(limit))
     if judge.verdict():
         for piece in pieces(files, []):
             judge.kept_rows(values for _, deleted, values in _rows(piece, judge) if not deleted)
@@ -238,6 +247,23 @@ def _rows(piece: pa.Table, judge: MergedJudge) -> Iterator[tuple[Mapping[str, An
         values = zip(*(plain(some.column(name)) for name in judge.names.columns), strict=True)
         for meta, is_deleted, row_values in zip(metas, deleted, values, strict=True):
             yield meta or {}, bool(is_deleted), dict(zip(judge.names.columns, row_values, strict=True))
+
+
+def _tombstones(piece: pa.Table) -> Iterator[tuple[Mapping[str, Any], Values]]:
+    names = [name for name in piece.column_names if name not in OURS]
+    for begin in range(0, piece.num_rows, 4096):
+        some = piece.slice(begin, 4096)
+        values = zip(*(plain(some.column(name)) for name in names), strict=True)
+        for meta, row_values in zip(plain(some.column(METADATA)), values, strict=True):
+            yield meta or {}, dict(zip(names, row_values, strict=True))
+
+
+def _upto(books: ChangeBooks, beside: Snapshot, merged: Snapshot) -> Snapshot:
+    """The tombstones before those of a batch that the merged table, which is written after them, does not have yet."""
+    upto = _committed(books, merged)
+    while beside.version > 0 and _committed(books, beside) > upto:
+        beside = beside.at(beside.version - 1)
+    return beside
 
 
 def _look_at_values(books: ChangeBooks, entry: Entry, judge: MergedJudge, table: Snapshot | None) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from distributary.audit.judge.maxwell_messages import MaxwellRules
 from distributary.audit.judge.merged import key_of, plain_names
 from distributary.audit.judge.openlogreplicator_messages import OpenLogReplicatorRules
 from distributary.audit.judge.raw_records import KafkaRecords, Place, Records, TableRecords
-from distributary.audit.judge.table_rows import table_rows
+from distributary.audit.judge.table_rows import table_rows, tombstone_rows
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import DeltaSource, KafkaSource, Pipeline
 from distributary.config.quantities import milliseconds
@@ -206,9 +206,14 @@ def _judge_log(table: TableCheck, rules: MessageRules, records: Records, store: 
 
 def _judge_merged(uri: str, store: Store, judged: _JudgedTable) -> None:
     unmatched = judged.standing()
-    for rows in table_rows(uri, store):
+    own: set[str] = set()
+    for beside, rows in _rows_of_both(uri, store):
         for row in rows:
-            newest = unmatched.pop(json.dumps(key_of(row, judged.keys)), None)
+            key = json.dumps(key_of(row, judged.keys))
+            if beside and key in own:
+                continue  # a key that was there again has left its tombstone
+            own |= set() if beside else {key}
+            newest = unmatched.pop(key, None)
             if newest is None:
                 judged.wrong["rows of the merged table have a key that no message has, or that is there already"] += 1
             elif row[METADATA]["uuid"] not in {change.identity for change in newest}:
@@ -221,6 +226,12 @@ def _judge_merged(uri: str, store: Store, judged: _JudgedTable) -> None:
     purged = opened is not None and PURGED in opened.properties
     if missing := sum(not (purged and newest[0].deleted) for newest in unmatched.values()):
         judged.wrong["keys are missing from the merged table"] += missing
+
+
+def _rows_of_both(uri: str, store: Store) -> Iterator[tuple[bool, list[dict[str, Any]]]]:
+    """(do they lie beside it?, rows) of a merged table and of its tombstones."""
+    yield from ((False, rows) for rows in table_rows(uri, store))
+    yield from ((True, rows) for rows in tombstone_rows(uri, store))
 
 
 def _differs(change: JudgedChange, row: Mapping[str, Any]) -> str | None:

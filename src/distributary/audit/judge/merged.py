@@ -93,6 +93,14 @@ class MergedJudge:
             for metadata, deleted, values in rows
         )
 
+    def take_tombstones(self, rows: Iterable[tuple[Mapping[str, Any], Values]]) -> None:
+        """(metadata, key) of the rows of the table beside: they count where the table itself has no row of their key,
+        for a key that was there again has left its tombstone."""
+        self.held.add_rows(
+            (json.dumps(key_of(values, self.rules.keys)), Row(of_row(metadata), True, 0, True))
+            for metadata, values in rows
+        )
+
     def verdict(self) -> bool:
         """Judge each key into `found`; True where values of rows are still to be looked at (`kept_rows`, `look_at`)."""
         self._find_orphans()
@@ -103,6 +111,7 @@ class MergedJudge:
 
     def _judge(self, key: str, events: Sequence[KeyEvent], rows: Sequence[Row]) -> bool:
         """True where the values are in doubt."""
+        rows = [row for row in rows if not row.beside] or rows
         if len(rows) > 1:
             self.found["rows of the merged table have a key that is there already"] += len(rows) - 1
         if not events and not self.partly:

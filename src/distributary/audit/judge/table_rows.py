@@ -21,6 +21,24 @@ def table_rows(uri: str, store: Store) -> Iterator[list[dict[str, Any]]]:
         yield from rows_of(opened)
 
 
+def tombstones_beside(merged: Snapshot) -> Snapshot | None:
+    """The table of a merged table's deleted keys; None where these are rows of the merged table itself.
+
+    Raises TableFault where it is not there, OSError.
+    """
+    if merged.properties.get("distributary.tombstones") != "beside":
+        return None
+    return Snapshot(f"{merged.uri}/_tombstones", merged.store)
+
+
+def tombstone_rows(uri: str, store: Store) -> Iterator[list[dict[str, Any]]]:
+    """Those of a merged table, as `table_rows`; nothing where they lie in it."""
+    opened = Table(uri, store).open()
+    beside = None if opened is None else tombstones_beside(opened)
+    if beside is not None:
+        yield from rows_of(beside)
+
+
 def rows_of(opened: Snapshot) -> Iterator[list[dict[str, Any]]]:
     """File by file. Raises TableFault, OSError."""
     files = TableFiles(opened)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -18,7 +20,7 @@ from distributary.audit.judge.opened_records import UNREADABLE, Record, RecordOp
 from distributary.audit.judge.plain_values import spelled
 from distributary.audit.judge.raw_records import KafkaRecords, Place, PlacedRecord
 from distributary.audit.judge.read_payload import ReadPayload
-from distributary.audit.judge.table_rows import table_rows
+from distributary.audit.judge.table_rows import table_rows, tombstone_rows
 from distributary.audit.verify import TableCheck, Verification
 from distributary.config import KafkaSource, Pipeline
 from distributary.errors import DistributaryError
@@ -192,7 +194,9 @@ def _judged(
         fold.notes.append(f"{shown(table.route)}: its columns are made by tables.select; its keys were not judged")
         return table
     try:
-        compared = compare(fold, table.route, table_rows(uri, Store.of(fold.config.tables)), source, ends, deep=deep)
+        store = Store.of(fold.config.tables)
+        rows = chain(table_rows(uri, store), _beside(uri, store, partial(fold.key_of, table.route)))
+        compared = compare(fold, table.route, rows, source, ends, deep=deep)
     except BaseException as e:
         return replace(table, problems=(*table.problems, f"its rows cannot be judged: {contained(e)}"))
     if compared.unjudged:
@@ -201,6 +205,15 @@ def _judged(
     problems = [f"{count} {text}" for text, count in compared.wrong.items() if count]
     every = (*table.problems, *problems)
     return replace(table, rows_compared=compared.rows, rows_living=compared.living, problems=every)
+
+
+def _beside(uri: str, store: Store, key_of: Callable[[Mapping[str, Any]], str]) -> Iterator[list[dict[str, Any]]]:
+    """The deleted keys that lie beside the table, but for those that were there again later: these have a row."""
+    if next(tombstone_rows(uri, store), None) is None:
+        return
+    keys = {key_of(row) for rows in table_rows(uri, store) for row in rows}
+    for rows in tombstone_rows(uri, store):
+        yield [row for row in rows if key_of(row) not in keys]
 
 
 @dataclass

@@ -25,14 +25,15 @@ from distributary.engine.changes.keyed_table import Into, absent
 from distributary.engine.changes.merging import UNSAID, done_by, of_one_log, purged_until, write_reduced
 from distributary.engine.changes.task_spec import ORIGIN, ChangeSpec
 from distributary.engine.changes.transactions import all_of, others_of
-from distributary.engine.outcomes import Outcome
+from distributary.engine.outcomes import Merge, Outcome
 from distributary.names import quoted
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Evolution
 from distributary.tables.merge import MergeTarget
 from distributary.tables.merge_rows import MergeRules
-from distributary.tables.spark_engine import SparkEngine, spark_ended, spark_schema
-from distributary.tables.spark_merge import merge_by_spark, merge_session, newest_by_spark
+from distributary.tables.spark_engine import SparkEngine, SparkEngineError, asking, spark_ended, spark_schema
+from distributary.tables.spark_merge import merge_by_spark, merge_session
+from distributary.tables.spark_order import newest_by_spark
 from distributary.tables.store import Store, join, local_path
 
 
@@ -45,8 +46,9 @@ class BySpark:
         self.routes: set[str] = set()
         """Routes of which a table was written by Spark last, as far as known."""
 
+    @asking(SparkEngineError)
     def append(self, outcome: Outcome, evolution: Evolution, spec: ChangeSpec) -> None:
-        """Append an outcome's files to its log table. Raises SparkEngineError for what Spark refuses."""
+        """Append an outcome's files to its log table. Raises as `asking`."""
         append = outcome.append
         policy = spec.named.policy(outcome.route)
         schema = self.engine.prepare(spec.target(outcome.table, outcome.route), [evolution.schema], policy)
@@ -60,35 +62,11 @@ class BySpark:
 
     def merge(self, outcome: Outcome, spec: ChangeSpec) -> Outcome:
         """Merge the reduced rows in the files of its merge by Spark. Never raises for a fault of the table."""
-        begun, about, named = outcome.merge, outcome.events, spec.named
-        assert begun is not None and begun.table is not None and about is not None
-        into = Into(about.source, begun.table, about.keys, about.brought)
+        begun = outcome.merge
+        assert begun is not None
         merge, files = replace(begun, by_spark=True, why_spark=None), list(begun.files)
         try:
-            table = into.table(spec).open()
-            truncates = Truncates.read(begun.truncates, METADATA_TYPE, named.order(about.source))
-            target = MergeTarget(remembering(into.table(spec), truncates), table, named.policy(outcome.route))
-            session = self._merge_session()
-            rows = _read(session, [join(spec.parts, f.path) for f in begun.files])
-            rules = named.rules(about.source, purged_until(table))
-            if len(begun.files) > 1:
-                # Shares of the keys; but a delete by ROWID has found its key only after they were made.
-                rows = newest_by_spark(rows, about.keys, rules.order)
-            with of_one_log(outcome.route, into.uri):
-                while True:
-                    try:
-                        merged = merge_by_spark(session, target, rows, about.keys, rules, spec.txn, aside=(ORIGIN,))
-                        break
-                    except HandedOn as e:
-                        rules = replace(rules, settled=e.transactions)
-                        decided_file = _decided_anew(rows, into, rules, spec)
-                    except Unfilled as e:
-                        rules = replace(rules, filled=True)
-                        decided_file = _completed(rows, e.keys, into, rules, spec)
-                    if decided_file is not None:
-                        files.append(decided_file)
-                        rows = _in_place_of(rows, _read(session, [join(spec.parts, decided_file.path)]), into.keys)
-            by_spark = done_by(into, merged)
+            by_spark = self._merge(outcome, spec, files)
             merge = replace(
                 merge,
                 state="merged",
@@ -107,6 +85,36 @@ class BySpark:
         for file in files:
             self.store.delete(spec.parts, file.path)
         return replace(outcome, merge=merge)
+
+    @asking(SparkEngineError)
+    def _merge(self, outcome: Outcome, spec: ChangeSpec, files: list[DataFile]) -> Merge:
+        """What was done. `files` gets those that are made on the way."""
+        begun, about, named = outcome.merge, outcome.events, spec.named
+        assert begun is not None and begun.table is not None and about is not None
+        into = Into(about.source, begun.table, about.keys, about.brought)
+        table = into.table(spec).open()
+        truncates = Truncates.read(begun.truncates, METADATA_TYPE, named.order(about.source))
+        target = MergeTarget(remembering(into.table(spec), truncates), table, named.policy(outcome.route))
+        session = self._merge_session()
+        rows = _read(session, [join(spec.parts, f.path) for f in begun.files])
+        rules = named.rules(about.source, purged_until(table))
+        if len(begun.files) > 1:
+            # Shares of the keys; but a delete by ROWID has found its key only after they were made.
+            rows = newest_by_spark(rows, about.keys, rules.order)
+        with of_one_log(outcome.route, into.uri):
+            while True:
+                try:
+                    merged = merge_by_spark(session, target, rows, about.keys, rules, spec.txn, aside=(ORIGIN,))
+                    return done_by(into, merged)
+                except HandedOn as e:
+                    rules = replace(rules, settled=e.transactions)
+                    decided_file = _decided_anew(rows, into, rules, spec)
+                except Unfilled as e:
+                    rules = replace(rules, filled=True)
+                    decided_file = _completed(rows, e.keys, into, rules, spec)
+                if decided_file is not None:
+                    files.append(decided_file)
+                    rows = _in_place_of(rows, _read(session, [join(spec.parts, decided_file.path)]), into.keys)
 
     def _merge_session(self) -> SparkSession:
         if self._merging is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +22,7 @@ from distributary.engine.changes.key_columns import KeyTypes, paths_of, whole
 from distributary.tables.files import TableFiles
 from distributary.tables.snapshot import Snapshot
 from distributary.tables.table import Table
+from distributary.tables.tombstones import with_tombstones
 
 AT_ONCE = 1 << 18
 """Rows of a table that are deleted at a time."""
@@ -60,10 +62,13 @@ def remember(table: Snapshot | None, truncates: Truncates) -> bool:
 def older_rows(
     table: Snapshot, keys: Sequence[str], types: KeyTypes, truncates: Truncates, order: OrderSettings, number: int = -1
 ) -> Iterator[pa.Table]:
-    """Keys and metadata of the rows of a table that are older than TRUNCATE `number`. Raises TableFault, OSError."""
+    """Keys and metadata of the rows of a table, and of tombstones beside it, that are older than TRUNCATE `number`.
+
+    Raises TableFault, OSError.
+    """
     names = Ranked.needs(order, oracle=False)
     paths = [*paths_of(table.schema.names, keys), *(f"{METADATA}.{name}" for name in names)]
-    for piece in TableFiles(table).read_all(paths):
+    for piece in chain.from_iterable(TableFiles(own).read_all(paths) for own in with_tombstones(table)):
         rows = whole(piece, types)
         columns = [rows.column(f"{METADATA}.{name}").combine_chunks() for name in names]
         metadata = pa.StructArray.from_arrays(columns, names=names)

@@ -13,6 +13,7 @@ from distributary.changes.keys import KeyIndex
 from distributary.changes.model import metadata_in
 from distributary.tables.files import TableFiles
 from distributary.tables.snapshot import Snapshot
+from distributary.tables.tombstones import with_tombstones
 
 
 def late_upserts(rows: pa.Table, keys: Sequence[str], purged_until: int | None, table: Snapshot) -> pa.Table:
@@ -30,7 +31,8 @@ def late_upserts(rows: pa.Table, keys: Sequence[str], purged_until: int | None, 
         return old
     index = KeyIndex(old, keys)
     in_table = np.zeros(len(index), bool)
-    for piece in TableFiles(table).read_all(keys):
-        codes = index.find(piece)
-        in_table[codes[codes >= 0]] = True
+    for own in with_tombstones(table):
+        for piece in TableFiles(own).read_all(keys):
+            codes = index.find(piece)
+            in_table[codes[codes >= 0]] = True
     return old.filter(pa.array(~in_table[index.codes]))

@@ -8,7 +8,9 @@ from distributary.engine.appending import Appending, ReplayCheck
 from distributary.engine.changes.fitting import Fitted, RouteEvents, fit
 from distributary.engine.changes.task_spec import ChangeSpec
 from distributary.engine.outcomes import Append
-from distributary.tables.datafile import DataFile, write_data_file
+from distributary.steps import Steps, finished
+from distributary.tables.by_name import is_named
+from distributary.tables.datafile import DataFile, writing_data_file
 from distributary.tables.engines import why_spark
 from distributary.tables.merge_rows import DELETED, DELETED_AT
 from distributary.tables.snapshot import Snapshot
@@ -28,7 +30,8 @@ def append_events(events: RouteEvents, uri: str, spec: ChangeSpec) -> tuple[Fitt
     route = events.source.route
     decision = spec.decision(route)
     if decision.append == "files":
-        return retried(lambda: write_files(events, uri, uri, spec, decision.schema))
+        folder = spec.parts if is_named(uri) else uri
+        return retried(lambda: write_files(events, uri, folder, spec, decision.schema))
     fitted, append = Appending(
         target=spec.target(uri, route),
         txn=spec.txn,
@@ -39,7 +42,7 @@ def append_events(events: RouteEvents, uri: str, spec: ChangeSpec) -> tuple[Fitt
             spec.batch, fewer=any(file_events.changed for file_events in events.parts), more=spec.named.of_files
         ),
         fit=lambda columns, table: _fit(events, columns, spec, table),
-        write=lambda rows: _data_files(uri, rows, spec),
+        write=lambda rows: _writing(uri, rows, spec),
         why_spark=lambda table, evolution: why_spark(table, spec.named.tables, route, evolution),
     ).run()
     if append.state != "spark":
@@ -73,7 +76,7 @@ def write_files(
         "files",
         rows,
         why_spark=why_spark,
-        files=tuple(_data_files(folder, fitted.table, spec)) if rows else (),
+        files=tuple(finished(_writing(folder, fitted.table, spec))) if rows else (),
         folder=folder,
         schema=fitted.evolution.schema.serialize().to_pybytes(),
         known=fitted.known,
@@ -94,6 +97,8 @@ def _fit(events: RouteEvents, schema: pa.Schema | None, spec: ChangeSpec, table:
     return fit(events, schema, policy, spec.batch, flat=flat, keys=keys, grow=grow)
 
 
-def _data_files(folder: str, rows: pa.Table, spec: ChangeSpec) -> list[DataFile]:
-    pieces = (rows.slice(begin, FILE_ROWS) for begin in range(0, max(1, rows.num_rows), FILE_ROWS))
-    return [write_data_file(folder, piece, spec.store) for piece in pieces]
+def _writing(folder: str, rows: pa.Table, spec: ChangeSpec) -> Steps[list[DataFile]]:
+    files = []
+    for begin in range(0, max(1, rows.num_rows), FILE_ROWS):
+        files.append((yield from writing_data_file(folder, rows.slice(begin, FILE_ROWS), spec.store)))
+    return files

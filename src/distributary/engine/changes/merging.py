@@ -44,6 +44,7 @@ from distributary.tables.merge import Merged, MergeTarget, merge_on_tip, merge_r
 from distributary.tables.merge_rows import MergeRules
 from distributary.tables.snapshot import Snapshot, Txn
 from distributary.tables.table import retried
+from distributary.tables.tombstones import with_tombstones
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,8 @@ def _identified(into: Into, rows: pa.Table, table: Snapshot | None, spec: Change
         orphans = pa.concat_tables([orphans, *waiting_rows], promote_options="permissive").select(rows.column_names)
     if not orphans.num_rows:
         return rows, into.begun()
-    places = [snapshot for snapshot in (table, log_of(source, spec)) if snapshot is not None]
+    tables = [] if table is None else with_tombstones(table)
+    places = [snapshot for snapshot in (*tables, log_of(source, spec)) if snapshot is not None]
     order = pa.array(range(orphans.num_rows), pa.int64())
     place, unresolved = resolve(orphans.append_column("_n", order), rows, into.keys, places)
     numbers = set(place.column("_n").to_pylist())

@@ -108,6 +108,7 @@ class Named:
             settled=None if self.log(source) is None else frozenset(),
             task_rows=tables.merge_engine_rows,
             on_read=tables.merge == "merge_on_read",
+            beside=tables.tombstones == "beside",
             has_unchanged=self.has_unchanged,
             order=self.order(source),
         )

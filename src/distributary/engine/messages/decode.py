@@ -40,6 +40,11 @@ class Decoded:
     broken: DistributaryError | None = None
     """Why these rows must not be written, where an expectation or the configuration says so."""
 
+    @property
+    def nbytes(self) -> int:
+        """Of the columns that were decoded."""
+        return sum(batch.nbytes for batch in self.batches)
+
     def add(self, other: Decoded) -> None:
         """Take what was made of other records of the route."""
         self.rows_in += other.rows_in
@@ -79,7 +84,7 @@ def decode(
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """One batch of all, which decodes faster; as they are where they are too much for one."""
     try:
-        return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
+        return batches if len(batches) == 1 else [pa.concat_batches(batches)]
     except BaseException as e:
         contained(e)
         return batches
@@ -387,8 +392,9 @@ def _origin(records: pa.RecordBatch, schema_id: int, spec: MessageSpec) -> pa.Ar
     filled = {
         "schema_id": pa.repeat(pa.scalar(schema_id, pa.int32()), rows),
         "batch": pa.repeat(pa.scalar(spec.batch, pa.int64()), rows),
-        WRITTEN_AT.name: pa.repeat(pa.scalar(datetime.now(UTC), WRITTEN_AT.type), rows),
     }
+    if spec.tables.written_at:
+        filled[WRITTEN_AT.name] = pa.repeat(pa.scalar(datetime.now(UTC), WRITTEN_AT.type), rows)
     fields = list(spec.origin_type)
     columns = [filled[f.name] if f.name in filled else records.column(f.name) for f in fields]
     return pa.StructArray.from_arrays(columns, fields=fields)

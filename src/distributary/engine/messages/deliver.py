@@ -18,12 +18,13 @@ from distributary.engine.appending import Appending, ReplayCheck
 from distributary.engine.messages.chunks import read_records, read_rejected
 from distributary.engine.messages.decode import Decoded, Fitted, all_rejected, decode, fit, fit_decided
 from distributary.engine.messages.deliver_events import deliver_events
-from distributary.engine.messages.pieces import Chunks, cut_pieces
+from distributary.engine.messages.pieces import Chunks, cut_pieces, grouped
 from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.messages.wide_commit import commit_wide
 from distributary.engine.outcomes import Append, Outcome, Parked
 from distributary.errors import WideUnfit
 from distributary.schemas.registry.compile import CompiledSchema
+from distributary.steps import Steps, finished, side_by_side, unless_large
 from distributary.tables.datafile import DataFile
 from distributary.tables.engines import spark_needed, why_spark
 from distributary.tables.evolve import widened_in_words
@@ -48,11 +49,9 @@ def deliver(
             rejected.append(pa.Table.from_batches([read_rejected(chunk["blob"])]))
         elif chunk["kind"] == "rows":
             by_route.setdefault(chunk["route"], []).append((json.loads(chunk["groups"]), read_records(chunk["blob"])))
-    for route in sorted(by_route):
-        for piece in _pieces(route, by_route.pop(route), spec, schemas):
-            with limited(spec.read_sec):
-                decoded = decode(route, piece, spec, schemas)
-            outcome, bad = deliver_route(route, decoded, spec)
+    pieces = ((r, piece) for r in sorted(by_route) for piece in _pieces(r, by_route.pop(r), spec, schemas))
+    for group in grouped(pieces):
+        for outcome, bad in side_by_side(_delivering_piece(route, piece, spec, schemas) for route, piece in group):
             rejected.extend(bad)
             yield outcome
     if rejected:
@@ -67,16 +66,30 @@ def _pieces(route: str, chunks: Chunks, spec: MessageSpec, schemas: Mapping[int,
     yield from cut_pieces(chunks, schemas, raw_nested_indexes=spec.raw_nested_indexes)
 
 
+def _delivering_piece(
+    route: str, piece: Chunks, spec: MessageSpec, schemas: Mapping[int, CompiledSchema]
+) -> Steps[tuple[Outcome, list[pa.Table]]]:
+    with limited(spec.read_sec):
+        decoded = decode(route, piece, spec, schemas)
+    return (yield from unless_large(decoded.nbytes, delivering(route, decoded, spec)))
+
+
 # -- write -------------------------------------------------------------------------------------------------
 
 
 def deliver_route(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Outcome, list[pa.Table]]:
     """Write one route; returns what was done and the rows to keep aside. Never raises for a fault of this table."""
+    return finished(delivering(route, decoded, spec))
+
+
+def delivering(route: str, decoded: Decoded, spec: MessageSpec) -> Steps[tuple[Outcome, list[pa.Table]]]:
+    """`deliver_route`, step by step."""
+    yield
     if spec.has_events(route):
         return deliver_events(route, decoded, spec)
     outcome = Outcome(route, spec.table(route), decoded.rows_in, decoders=decoded.decoders)
     try:
-        append, fitted = _write(route, decoded, spec)
+        append, fitted = yield from _writing(route, decoded, spec)
     except BaseException as e:
         return all_rejected(outcome.failed(e), decoded, spec)
     outcome = replace(outcome, append=append, warnings=dict(decoded.warnings))
@@ -87,7 +100,7 @@ def deliver_route(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Outc
     return replace(outcome, schema_ids=schema_ids, reasons=count_reasons(bad)), bad
 
 
-def _write(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Append, Fitted | None]:
+def _writing(route: str, decoded: Decoded, spec: MessageSpec) -> Steps[tuple[Append, Fitted | None]]:
     """What was done with a route's rows, and how they fitted into the table's columns (None: nobody tried)."""
     decision = spec.decision(route)
     if decision.append == "parked":
@@ -100,19 +113,24 @@ def _write(route: str, decoded: Decoded, spec: MessageSpec) -> tuple[Append, Fit
         fitted = fit_decided(route, decoded, decision.schema, spec)
         if decision.append == "counted":
             return Append("counted", fitted.rows), fitted
-        files = [spec.write(route, fitted.table)] if fitted.rows else []
+        writing = unless_large(fitted.table.nbytes, spec.writing(route, fitted.table))
+        files = [(yield from writing)] if fitted.rows else []
         return Append("files", fitted.rows, files=tuple(files)), fitted
     if spec.wide is not None:
         return retried(lambda: _write_wide(route, decoded, spec))
-    fitted, append = Appending(
+
+    def write(rows: pa.Table) -> Steps[list[DataFile]]:
+        return [(yield from spec.writing(route, rows))]
+
+    fitted, append = yield from Appending(
         target=spec.target(route),
         txn=spec.txn,
         tip=spec.tips.get(route),
         replay=ReplayCheck(spec.batch),
         fit=lambda columns, table: fit(route, decoded, columns, spec, table),
-        write=lambda rows: [spec.write(route, rows)],
+        write=write,
         why_spark=lambda table, evolution: why_spark(table, spec.tables, route, evolution),
-    ).run()
+    ).steps()
     return append, fitted
 
 

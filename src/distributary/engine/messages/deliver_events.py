@@ -17,6 +17,7 @@ from distributary.engine.messages.decode import Decoded, all_rejected
 from distributary.engine.messages.events import Maker, keyed, rejected_records, route_events
 from distributary.engine.messages.task_spec import MessageSpec
 from distributary.engine.outcomes import Append, Merge, Outcome, Parked, SourceEvents
+from distributary.tables.by_name import is_named
 from distributary.tables.quarantine import count_reasons
 
 
@@ -69,7 +70,10 @@ def _begun(route: str, decoded: Decoded, spec: MessageSpec) -> Outcome:
     changes, source = spec.for_changes(), SourceTable(Kind.MESSAGES, "", "", route)
     log, merged = changes.named.log(source), changes.named.merged(source)
     about = SourceEvents(source, spec.tables.keys_of(route), log is not None)
-    append = Append("files" if spec.decision(route).append == "files" else "empty", folder=log or spec.parts)
+    append = Append(
+        "files" if spec.decision(route).append == "files" else "empty",
+        folder=spec.parts if log is None or is_named(log) else log,
+    )
     return Outcome(route, log or merged or "", decoded.rows_in, append, Merge(merged), about, decoders=decoded.decoders)
 
 

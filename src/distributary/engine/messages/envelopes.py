@@ -27,11 +27,14 @@ from distributary.engine.messages.routing import (
     TopicTable,
 )
 from distributary.engine.schemas import Schemas
-from distributary.errors import ConfigError, SchemaBroken
+from distributary.errors import ConfigError, DistributaryError, SchemaBroken
 from distributary.schemas.json.bare import declared_record
 from distributary.schemas.raw import BytesSchema
 from distributary.schemas.registry.compile import CompiledSchema, compile_schema, compile_text
 from distributary.state.journal import Refusals
+
+VERSIONS = 32
+"""So many of the envelope's newest versions are known beforehand; older ones once a record comes that has them."""
 
 
 class Envelopes:
@@ -106,6 +109,17 @@ class Envelopes:
         compiled, refusals = self.schemas.resolve(ids, refused)
         self._known.update(compiled)
         return refusals
+
+    def registered(self) -> set[int]:
+        """Ids of the versions of a framed envelope's schema, where its subject is known and the registry answers."""
+        subject, reader = self.config.envelope_subject, self.begin()
+        if subject is None or not reader.framed or reader.format == "columns":
+            return set()
+        registry = self.schemas.registry
+        try:
+            return {registry.version(subject, version).schema.id for version in registry.versions(subject)[-VERSIONS:]}
+        except DistributaryError:
+            return set()
 
     def known(self) -> dict[int, CompiledSchema]:
         return dict(self._known)

@@ -20,7 +20,7 @@ from distributary.config import Pipeline
 from distributary.config.debezium import decoded_format
 from distributary.engine.attempts import attempted, killers_after
 from distributary.engine.changes.by_spark import BySpark
-from distributary.engine.changes.table_settings import named_of
+from distributary.engine.changes.table_settings import Named, named_of
 from distributary.engine.decisions import Decision
 from distributary.engine.messages.admission import refused_routes
 from distributary.engine.messages.attempt import Attempt
@@ -31,7 +31,7 @@ from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader
 from distributary.engine.messages.spool import Spool
 from distributary.engine.messages.table_names import TableNames
-from distributary.engine.messages.task_spec import MessageSpec
+from distributary.engine.messages.task_spec import MessageSpec, of_route
 from distributary.engine.messages.tasks import (
     RESULT_DDL,
     decode_results,
@@ -49,6 +49,7 @@ from distributary.state.journal import Journal, Refusals
 from distributary.tables.merge_tip import MergeTip
 from distributary.tables.quarantine import quarantine_uri
 from distributary.tables.spark_engine import SPARK_ERRORS, SparkEngine, spark_schema
+from distributary.tables.spark_names import told
 from distributary.tables.spark_types import struct_of
 from distributary.tables.store import Store
 from distributary.tables.tip import Tip
@@ -192,14 +193,16 @@ class Fanout:
         """Orders for some routes. Raises TableFault, OSError."""
         wide = self.config.shared_table
         is_plain = wide is None and not self.config.envelope.is_debezium
+        routes = list(routes)
         names = self.names.settle(routes) if is_plain else {}
         logs = self.names.settle_logs(routes) if is_plain else {}
+        named = named_of(self.config, names, logs)
         return MessageSpec(
             pipeline=self.config.pipeline,
             stream=stream,
             batch=batch,
             tables=self.config.tables.for_tasks,
-            store=self.store,
+            store=self._store(named, routes),
             quarantine=self.quarantine,
             payload_format=decoded_format(self.config),
             payload_framed=self.config.payload.is_framed,
@@ -212,9 +215,17 @@ class Fanout:
             decisions={route: Decision("parked", why=why) for route, why in parked.items()},
             names=names,
             wide=wide,
-            named=named_of(self.config, names, logs),
+            named=named,
             record_key=self.config.source.record_key,
             parts=self.config.state_folder.parts,
+        )
+
+    def _store(self, named: Named | None, routes: Sequence[str]) -> Store:
+        """With what tasks must know of tables that they cannot open, where events are merged into such."""
+        if named is None or not self.config.tables.managed:
+            return self.store
+        return told(
+            self.store, [uri for route in routes if named.takes(route) for uri in named.all_of(of_route(route))]
         )
 
     def write_decoded(self, route: str, decoded: Decoded, spec: MessageSpec) -> Outcome:

@@ -19,7 +19,8 @@ from distributary.engine.changes.task_spec import ChangeSpec
 from distributary.engine.decisions import TaskSpec
 from distributary.errors import KeysSwitched, Reason
 from distributary.schemas.row_sql import RowSql
-from distributary.tables.datafile import DataFile, write_data_file
+from distributary.steps import Steps, finished
+from distributary.tables.datafile import DataFile, writing_data_file
 from distributary.tables.engines import policy_of
 from distributary.tables.evolve import Evolution, Policy, evolve
 from distributary.tables.merge_rows import DELETED
@@ -64,7 +65,8 @@ def killing(records: pa.Array, killed: Mapping[str, str]) -> dict[int, str]:
     return {n: detail_of(killed[record_print]) for n, record_print in enumerate(prints) if record_print in killed}
 
 
-def _source(route: str) -> SourceTable:
+def of_route(route: str) -> SourceTable:
+    """A route whose messages are events, as what its changes are of."""
     return SourceTable(Kind.MESSAGES, "", "", route)
 
 
@@ -96,14 +98,14 @@ class MessageSpec(TaskSpec):
 
     def log(self, route: str) -> str | None:
         """Address of the log of a route whose rows are events; None where there is none."""
-        return self.named.log(_source(route)) if self.named is not None and self.named.takes(route) else None
+        return self.named.log(of_route(route)) if self.named is not None and self.named.takes(route) else None
 
     def all_of(self, route: str) -> list[str]:
         """Addresses of all tables of a route: of events its log, its merged table and its history, as far as there are
         such."""
         if self.named is None or not self.named.takes(route):
             return [self.table(route)]
-        return self.named.all_of(_source(route))
+        return self.named.all_of(of_route(route))
 
     def only_merging(self) -> Self:
         """For events that are in their log already."""
@@ -158,9 +160,13 @@ class MessageSpec(TaskSpec):
 
     def write(self, route: str, rows: pa.Table) -> DataFile:
         """Write rows (`columns`) as one file of the route's table. Raises OSError."""
+        return finished(self.writing(route, rows))
+
+    def writing(self, route: str, rows: pa.Table) -> Steps[DataFile]:
+        """`write`, step by step."""
         if self.wide is None:
-            return write_data_file(self.table(route), rows, self.store)
-        file = write_data_file(self.wide, packed(route, rows, ORIGIN), self.store)
+            return (yield from writing_data_file(self.table(route), rows, self.store))
+        file = yield from writing_data_file(self.wide, packed(route, rows, ORIGIN), self.store)
         return replace(file, partition=partition(route))
 
     def row_sql(self, route: str) -> RowSql:

@@ -7,6 +7,8 @@ that deploy bundles with their own tools none of this is needed.
 from __future__ import annotations
 
 import io
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -135,23 +137,33 @@ class Workspace:
 
         with _translated("deleting what was deployed"):
             job, pipeline = self._find(), self._find_pipeline()
-            if job is not None:
-                _check_not_of_bundle("job", job, self._client.jobs.get(job).settings)
-            if pipeline is not None:
-                _check_not_of_bundle("pipeline", pipeline, self._client.pipelines.get(pipeline).spec)
+            settings = [
+                None if job is None else self._client.jobs.get(job).settings,
+                None if pipeline is None else self._client.pipelines.get(pipeline).spec,
+            ]
+            _check_not_of_bundle("job", job, settings[0])
+            _check_not_of_bundle("pipeline", pipeline, settings[1])
+            folders = self._folders(settings)
             if job is not None:
                 self._client.jobs.delete(job)
                 self._say(f"job {job} is deleted")
             if pipeline is not None:
                 self._client.pipelines.delete(pipeline, cascade=False)
                 self._say(f"pipeline {pipeline} is deleted; its tables stay")
-            folder = self._folder()
-            try:
-                self._client.workspace.delete(folder, recursive=True)
-                self._say(f"{folder} is deleted")
-            except NotFound:
-                if job is None and pipeline is None:
-                    self._say(f"nothing is there: no job or pipeline {self.name!r}, and no {folder}")
+            for folder in folders:
+                try:
+                    self._client.workspace.delete(folder, recursive=True)
+                    self._say(f"{folder} is deleted")
+                except NotFound:
+                    if job is None and pipeline is None:
+                        self._say(f"nothing is there: no job or pipeline {self.name!r}, and no {folder}")
+
+    def _folders(self, settings: Sequence[Any]) -> list[str]:
+        """The folders with the files of a job and a pipeline, as their settings name them: another user's, where that
+        one has created them. Our own too."""
+        texts = json.dumps([about.as_dict() for about in settings if about is not None])
+        named = re.findall(rf"/Workspace/Users/[^/\"]+/distributary/{re.escape(self._config.pipeline)}(?=[/\"])", texts)
+        return sorted({*named, self._folder()})
 
     def run(self) -> Started:
         """Start the job now. Raises BadInput when there is none."""

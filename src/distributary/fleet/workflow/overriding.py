@@ -7,7 +7,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from distributary.config import Pipeline
+from distributary.errors import BadInput
 
+_SHOWN = 10
 _SINGLE_NODE = ("spark.databricks.cluster.profile", "spark.master")
 
 
@@ -26,10 +28,15 @@ def merged(settings: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
 
 
 def over_job(config: Pipeline, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A job with its tasks, as the Jobs API takes it."""
+    """A job with its tasks, as the Jobs API takes it. Raises BadInput: no task is called as a key of `tasks` says."""
     over = config.databricks.overrides
     result = merged(settings, over.job)
+    keys = [task["task_key"] for task in result["tasks"]]
     for pattern, about in over.tasks.items():
+        if not any(fnmatchcase(key, pattern) for key in keys):
+            named = f"databricks.overrides.tasks.{pattern}: no task of the job is called so"
+            more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+            raise BadInput(detail=f"{named}; there are {', '.join(sorted(keys)[:_SHOWN])}{more}")
         result["tasks"] = [
             merged(task, about) if fnmatchcase(task["task_key"], pattern) else task for task in result["tasks"]
         ]

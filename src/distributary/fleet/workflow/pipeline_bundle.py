@@ -18,7 +18,8 @@ from typing import Any
 
 from distributary.config import Pipeline
 from distributary.declarative.datasets import CATALOG, Datasets
-from distributary.declarative.project import includes, sources
+from distributary.declarative.lakeflow import QUARANTINE, quarantine_view
+from distributary.declarative.project import CODE, includes, sources
 from distributary.errors import BadInput
 from distributary.fleet.workflow.bundle import (
     as_yaml,
@@ -151,7 +152,11 @@ def pipeline_bundle(config: Pipeline, file: Path, wheel: Path | None) -> Pipelin
         raise BadInput(detail=f"{file}: {_NO_PLACE}")
     wheel_file = find_wheel(wheel)
     return PipelineBundle(
-        config, sources(file, config), includes(file, config), wheel_file.name, without_requirements(wheel_file)
+        config,
+        {**sources(file, config), f"{CODE}/{QUARANTINE}": quarantine_view(config).encode()},
+        includes(file, config),
+        wheel_file.name,
+        without_requirements(wheel_file),
     )
 
 

@@ -55,6 +55,9 @@ class CleanPlan:
 def clean(config: Pipeline, *, hop_2: bool = False) -> CleanPlan:
     """Say what would be removed; touches nothing. `hop_2`: of two hops, leave bronze and hop 1 as they are, so that
     hop 2 begins anew from bronze. Raises AlreadyRunning, StoreUnreadable, BadInput."""
+    if config.is_declarative and config.tables.managed:
+        detail = "its tables are Lakeflow's: delete the pipeline there, which takes them along, and then the folder"
+        raise BadInput(detail=f"pipeline {config.pipeline}: {detail} {config.state_root}")
     with _at_rest(config, hop_2, make=False):
         books = CleaningBooks(config)
         if hop_2 and books.config.bronze_table is None:

@@ -8,6 +8,7 @@ from distributary.config import Pipeline
 from distributary.engine.changes.table_settings import history_of
 from distributary.errors.border import TableFault
 from distributary.running.bronze.bronze_table import hop_1_checkpoint
+from distributary.running.named_tables import with_session
 from distributary.state import layout_claim
 from distributary.state.checkpoint import readable_stream_id
 from distributary.state.cleaning import begun
@@ -26,6 +27,7 @@ class CleaningBooks:
 
     def __init__(self, config: Pipeline) -> None:
         """Raises StoreUnreadable."""
+        with_session(config)
         self.store = Store.of(config.tables)
         with reading(config.state_root):
             self.config = self._as_it_ran(config)

@@ -20,7 +20,7 @@ def names_of(books: CleaningBooks, removed: Collection[str]) -> Iterator[Catalog
     if config.is_declarative:
         yield from _of_datasets(books, removed)
         return
-    if config.tables.database is None:
+    if config.tables.database is None or config.tables.managed:  # whose names go with the tables
         return
     schema = quoted_parts(config.tables.database)
     if config.wide_path in removed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pyarrow.fs as pafs
 
@@ -10,9 +10,11 @@ from distributary.config import HopFolder
 from distributary.repair.clean.inventory import CleaningBooks
 from distributary.running.bronze.bronze_table import has_rows, hop_1_state
 from distributary.state.ledger import EMPTIED, MERGE, RESYNC
+from distributary.tables.by_name import is_named
 from distributary.tables.snapshot import Owner, Snapshot
 from distributary.tables.store import engine_uri, filesystem, local_path
 from distributary.tables.table import Table
+from distributary.tables.tombstones import FOLDER, PROPERTY
 
 UNREADABLE = "it cannot be read"
 _OWN_WORK = ("replay-", "reconcile-", RESYNC, RESYNC.rstrip("-"), MERGE, EMPTIED)
@@ -36,7 +38,8 @@ def why_keep(books: CleaningBooks, path: str, route: str | None) -> str | None:
             return "it was not made by distributary; the rows that this pipeline added stay in it"
         if owner != Owner(books.config.pipeline, route or ""):
             return f"it belongs to pipeline {owner.pipeline}, route {owner.route!r}"
-        return _not_proven(books, path, table) or _inside(books, path)
+        own = (FOLDER,) if PROPERTY in table.properties else ()
+        return _not_proven(books, path, table) or _inside(books, path, own)
     except OSError as e:
         return f"{UNREADABLE}: {e}"
 
@@ -72,8 +75,11 @@ def _is_filled_by_us(books: CleaningBooks, table: Snapshot) -> bool:
     return books.store.get(hop_1_state(books.config), HopFolder.envelopes.name) is not None
 
 
-def _inside(books: CleaningBooks, path: str) -> str | None:
+def _inside(books: CleaningBooks, path: str, own: Collection[str]) -> str | None:
+    """`own`: tables in its folder that go with it."""
+    if is_named(path):
+        return None
     infos = filesystem(path, books.store).get_file_info(pafs.FileSelector("", recursive=True))
     paths = [f.path.split("/") for f in infos]
-    nested = next((p for p in paths if "_distributary" in p or "_delta_log" in p[1:]), None)
+    nested = next((p for p in paths if "_distributary" in p or "_delta_log" in p[1 + (p[0] in own) :]), None)
     return None if nested is None else f"something else lies in it: {'/'.join(nested)}"

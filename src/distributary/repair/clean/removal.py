@@ -6,12 +6,17 @@ from collections.abc import Collection
 
 from distributary.config import Pipeline
 from distributary.repair.clean.clean_plan import LAST_STATE_ENTRIES, RemovalTarget, is_one_of
+from distributary.tables.by_name import is_named
 from distributary.tables.files import delete_entry, names_in
 from distributary.tables.store import Store, join, local_path
 
 
 def remove(target: RemovalTarget, config: Pipeline, store: Store) -> None:
     """Remove a target, and the folders above it that are empty then and were made for it. Raises OSError."""
+    if is_named(target.path):
+        folder, _, name = target.path.rpartition("/")
+        delete_entry(folder, name, store)
+        return
     names = names_in(target.path, store)
     if target.entries is not None:
         names = [name for name in names if is_one_of(name, target.entries)]

@@ -109,7 +109,8 @@ class Ingest:
             start = check_hop_1(self.config, table, self.store)
             self._check_topics(table, start)
             envelope_ids = json.loads(self.store.get(hop_1_state(self.config), HopFolder.envelopes.name) or b"[]")
-        self._learn(set(envelope_ids) | self._newest())
+        # One that tasks are not given costs a batch as many attempts as `spark.task.maxFailures` says.
+        self._learn(set(envelope_ids) | self.envelopes.registered())
         self._start = start
         return start
 
@@ -123,17 +124,6 @@ class Ingest:
         seen_ids = TopicIdsSeen(hop_1_state(self.config), self.store)
         if lost := self.identity.source.lost(offsets[0] if offsets else {}, seen_ids):
             Ledger(self.config.state_root, self.config.pipeline, self.store).note_loss(lost)
-
-    def _newest(self) -> set[int]:
-        """The newest envelope schema, where its subject is known: spares the first batch a second attempt."""
-        subject = self.config.envelope_subject
-        reader = self.envelopes.begin()
-        if subject is None or not reader.framed or reader.format == "columns":
-            return set()
-        try:
-            return {self.envelopes.schemas.registry.latest(subject).schema.id}
-        except DistributaryError:
-            return set()
 
     def _learn(self, ids: set[int]) -> None:
         """Look envelope schemas up; those that the registry does not have set their rows apart."""

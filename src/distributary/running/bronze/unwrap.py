@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -34,16 +33,16 @@ class EnvelopeQuestions:
     store: Store
 
     def leave(self, ids: set[int]) -> None:
-        """In a task. Raises OSError."""
+        """In a task; all tasks and their attempts leave an id in one place. Raises OSError."""
         for schema_id in ids:
-            self.store.put(self.folder, f"{schema_id}-{uuid.uuid4().hex}", b"asked")
+            self.store.put(self.folder, str(schema_id), b"asked")
 
     def take(self) -> set[int]:
         """On the driver: all ids that were left, once. Raises OSError."""
         names = names_in(self.folder, self.store)
         for name in names:
             self.store.delete(self.folder, name)
-        return {int(name.partition("-")[0]) for name in names}
+        return {int(name.partition("-")[0]) for name in names}  # names of earlier versions go on behind a hyphen
 
 
 class _Rows(Cut):

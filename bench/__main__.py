@@ -26,6 +26,7 @@ NAMES = (
     "executors",
     "many_batches",
     "pipeline_vs_limit",
+    "python_tasks",
     "kafka_fanout",
     "payloads_kafka",
     "freshness",

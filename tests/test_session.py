@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,7 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pyarrow.parquet as pq
@@ -24,6 +26,7 @@ from distributary.cli.signals import Stopper
 from distributary.errors import EnvironmentFault, Exit, JavaMissing, SparkNotStarted
 from distributary.spark import launcher, session
 from distributary.spark.launcher import Jars, explained
+from pyspark_distributary.worker import QUICKACK, AtOnce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -321,6 +324,43 @@ def test_workers_run_this_python_with_bounded_thread_pools(spark: SparkSession) 
 
     rows = spark.range(1, numPartitions=1).mapInArrow(facts, "a string").collect()
     assert [row.a for row in rows] == [sys.executable, "2"]
+
+
+@pytest.mark.spark
+def test_workers_acknowledge_what_they_read_at_once(spark: SparkSession) -> None:
+    """Else each job of Python tasks stands still for 40 ms."""
+
+    def reader(rows):  # type: ignore[no-untyped-def]
+        import inspect
+
+        list(rows)
+        frames = (frame.frame.f_locals.get("infile") for frame in inspect.stack())
+        yield next(type(file.raw).__qualname__ for file in frames if file is not None)
+
+    assert spark.sparkContext.parallelize([1], 1).mapPartitions(reader).collect() == ["AtOnce"]
+
+
+class Noted(socket.socket):
+    """A socket that notes what is asked of it."""
+
+    def setsockopt(self, *args: Any) -> None:
+        self.asked = [*getattr(self, "asked", []), args]
+        super().setsockopt(*args)
+
+
+@pytest.mark.skipif(QUICKACK is None, reason="TCP_QUICKACK is Linux' own")
+def test_a_worker_asks_for_an_acknowledgement_at_once_before_each_read() -> None:
+    """Once is not enough: the kernel goes back to waiting as soon as data go the other way."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as jvm:
+        connection = Noted(fileno=server.accept()[0].detach())
+        infile = io.BufferedReader(AtOnce(connection))
+        for number in range(1, 4):
+            jvm.sendall(b"abcd")
+            assert infile.read(4) == b"abcd"
+            connection.sendall(b"x")
+            assert connection.asked == [(socket.IPPROTO_TCP, QUICKACK, 1)] * number
+        infile.close()
+        assert connection.fileno() == -1
 
 
 @pytest.mark.spark

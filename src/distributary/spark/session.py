@@ -108,6 +108,8 @@ LOCAL_CONF = {
     "spark.driver.memory": "2g",
     # Delta's default of 50 tasks per snapshot is for clusters: on 2 cores it costs seconds per table.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # Executors of a cluster may get the package by --py-files, which a worker reads of only once it has begun.
+    "spark.python.worker.module": "pyspark_distributary.worker",
 }
 
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -65,6 +66,7 @@ class HeldStream:
     def batch(self, feed: Callable[[], None], meter: Meter | None = None) -> Timed:
         """Feed one batch and time it. Raises WrongRows when not exactly one batch came of it, or what ended the run."""
         feed()
+        os.sync()  # the batch makes its own files last, and with them whatever the file system has not yet written
         meter = meter or Meter()
         with meter:
             began = time.monotonic()
@@ -113,6 +115,7 @@ class HeldQueries:
 
     def round(self) -> float:
         """Let every query go on to its next batch; seconds until the last one has written it."""
+        os.sync()
         began = time.monotonic()
         for gate in self._gates.values():
             gate.release()

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from distributary.audit.judge.histories import judge_histories
 from distributary.changes.debezium.heads import Message, Record
@@ -109,6 +110,19 @@ def test_a_message_with_a_whole_transaction_is_its_changes_each_in_its_table(tmp
     assert (found.ok, found.problems) == (True, ())
     wrong = [change("c", 0, None, {"ID": 1, "NAME": "z", "N": 1}), *json.loads(transaction.value or b"")["payload"][2:]]
     assert not judged(shop, [sent(0, 100, *wrong)]).ok
+
+
+def test_of_a_transaction_in_one_message_the_change_that_does_not_fit_is_the_one_set_aside(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {**TABLES, "evolution": {"new_column": "quarantine"}}, format="openlogreplicator")
+    more = change("c", 1, None, {"ID": 3, "MORE": 1})
+    first = sent(0, 100, change("c", 0, None, {"ID": 1}))
+    transaction = sent(1, 200, change("c", 0, None, {"ID": 2}), more, change("c", 2, None, {"ID": 4}))
+    shop.take([first])
+    shop.take([transaction])
+    assert [row[0] for row in living(shop)] == [1, 2, 4]
+    kept = DeltaTable(f"{shop.config.state_root}/quarantine").to_pyarrow_table().to_pylist()
+    assert [json.loads(row["value"])["payload"][0]["after"] for row in kept] == [{"ID": 3, "MORE": 1}]
+    assert judged(shop, [first, transaction]).ok
 
 
 def test_what_cannot_be_a_row_is_set_aside_and_what_is_none_is_passed_over(tmp_path: Path) -> None:

@@ -284,3 +284,14 @@ def test_a_column_that_may_not_be_added_keeps_aside_the_messages_that_need_it(
     assert [offset for offset, _ in reasons(bad)] == [1]
     assert (outcome.rows_in, outcome.rows_written) == (3, 2)
     assert rows_of(orders) == {"x": (5, None), "z": (4, None)}
+
+
+@pytest.mark.parametrize("offset", [7, None])
+def test_of_two_messages_at_one_place_the_one_that_does_not_fit_is_set_aside(lake: Path, offset: Any) -> None:
+    orders = orders_of(lake, evolution={"new_column": "quarantine"}, newest_by="level", log="{route}_log")
+    put_all(orders, [[Sent("w", 1, 1, schema=1)]])
+    sent = [Sent("good", offset, 1, schema=1), Sent("bad", offset, 2, 3), Sent("last", offset, 4, schema=1)]
+    outcome, bad = put(replace(orders, batch=1), sent)
+    assert [(r["key"], r["schema_id"]) for part in bad for r in part.to_pylist()] == [(b"bad", 2)]
+    assert (outcome.rows_in, outcome.rows_written, outcome.schema_ids) == (3, 2, {1: 2})
+    assert rows_of(orders) == {"w": (1, None), "good": (1, None), "last": (4, None)}

@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from distributary.changes.model import SourceTable
 from distributary.changes.truncates import NO_TABLE, is_truncate
-from distributary.engine.changes.fitting import Fitted, RouteEvents, newest_ms, origins
+from distributary.engine.changes.fitting import Fitted, RouteEvents, all_unfit, newest_ms
 from distributary.engine.changes.key_columns import NEWEST, key_columns, newest_key_columns
 from distributary.engine.changes.log_append import append_events, write_files
 from distributary.engine.changes.merging import merge_now
 from distributary.engine.changes.read import read_files
-from distributary.engine.changes.rejected_events import rejected_events, without
+from distributary.engine.changes.rejected_events import without
 from distributary.engine.changes.task_spec import ChangeSpec, FileReport, WorkFile
 from distributary.engine.changes.transactions import log_of
 from distributary.engine.outcomes import Append, Merge, Outcome, Parked, SourceEvents
@@ -81,9 +81,7 @@ def deliver_route(events: RouteEvents, spec: ChangeSpec) -> tuple[Outcome, list[
         if decision.append == "parked":
             raise Parked(decision.why)
         if decision.no_table and Table(outcome.table, spec.store).open() is None:
-            return outcome, [
-                rejected_events(source.route, origins(events, spec.batch), Reason.TOO_MANY_ROUTES, decision.no_table)
-            ]
+            return outcome, [all_unfit(events, spec.batch, Reason.TOO_MANY_ROUTES, decision.no_table)]
         if not keys[0] and log is None:  # a table without keys is a log by itself
             log, outcome = merged, replace(outcome, merge=Merge())
         started = time.monotonic()
@@ -110,8 +108,8 @@ def with_keys(events: RouteEvents, spec: ChangeSpec) -> tuple[RouteEvents, list[
     truncates = [file_events for file_events in events.parts if is_truncate(file_events.events)]
     keys = others[0].events.keys if others else known_keys(events.source, spec)
     if keys is None:
-        origin = origins(replace(events, parts=truncates), spec.batch)
-        return RouteEvents(events.source), [rejected_events(events.source.route, origin, Reason.TRUNCATED, NO_TABLE)]
+        unfit = all_unfit(replace(events, parts=truncates), spec.batch, Reason.TRUNCATED, NO_TABLE)
+        return RouteEvents(events.source), [unfit]
     named = [replace(file_events, events=replace(file_events.events, keys=keys)) for file_events in truncates]
     return replace(events, parts=[*others, *named]), []
 
@@ -166,8 +164,7 @@ def _failed(
     outcome = outcome.failed(error)
     about = None if outcome.events is None else replace(outcome.events, again={})
     outcome = replace(outcome, rows_in=events.rows - events.again, events=about)
-    why = str(outcome.error)
-    return outcome, [rejected_events(outcome.route, origins(events, spec.batch), Reason.TABLE_PARKED, why)]
+    return outcome, [all_unfit(events, spec.batch, Reason.TABLE_PARKED, str(outcome.error))]
 
 
 def _brought_back(events: RouteEvents, fitted: Fitted) -> dict[str, tuple[int, ...]]:

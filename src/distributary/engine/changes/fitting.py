@@ -19,6 +19,7 @@ from distributary.changes.key_text import key_texts
 from distributary.changes.model import METADATA, Events, Kind, SourceTable
 from distributary.engine.changes.rejected_events import as_text, rejected_events
 from distributary.engine.changes.task_spec import ORIGIN, ORIGIN_TYPE
+from distributary.errors import Reason
 from distributary.tables.conform import Cause, by_cause, conform
 from distributary.tables.evolve import Evolution, Policy, Slot, evolve
 from distributary.tables.merge_rows import DELETED, DELETED_AT
@@ -35,12 +36,14 @@ _FLAT: Mapping[Kind, tuple[str, ...]] = {Kind.MYSQL: ("log_file", "log_position"
 class FilePart:
     """Events of one file that go to one route. `path`: the file's, or each event's own. `again`: they were read before,
     and are in the quarantine. `changed`: the file is not what it was when it was found, so that it will be found
-    again."""
+    again. `records`: what tells the events apart where their places may not, since whoever wrote the source may have
+    given two the same."""
 
     events: Events
     path: str | pa.Array
     again: bool = False
     changed: bool = False
+    records: pa.Array | None = None
 
 
 @dataclass
@@ -97,9 +100,10 @@ def fit(
     """Unify the events with a table's schema (None: no table yet); keep aside what may not enter. `flat`: also write
     metadata as columns of their own. `keys`: the key columns by the settings; None: those that the events name.
     `grow`: how the table's columns grow, where more is known of it than `policy`."""
-    rows = every = [_rows(read_rows, batch, flat, keys) for read_rows in events.parts]
+    every = [_rows(read_rows, batch, flat, keys) for read_rows in events.parts]
+    rows = list(zip(every, events.parts, strict=True))
     # One way in per schema, in the order of the files: the result does not hang on how many files share one.
-    schemas = list(dict.fromkeys(r.schema for r in rows))
+    schemas = list(dict.fromkeys(r.schema for r in every))
     grown = None if schema is None else with_origin(schema)
     rejected: list[pa.Table] = []
     while True:
@@ -108,8 +112,11 @@ def fit(
         good: list[pa.Table] = []
         refused: dict[pa.Schema, list[pa.Table]] = {}
         entered: set[pa.Schema] = set()
-        for part_rows in rows:
-            for conformed, bad in _conformed(events.source.route, part_rows, slots[part_rows.schema], evolution.schema):
+        for part_rows, file_events in rows:
+            fitting = _conformed(
+                events.source.route, part_rows, file_events.records, slots[part_rows.schema], evolution.schema
+            )
+            for conformed, bad in fitting:
                 refused.setdefault(part_rows.schema, []).extend(bad)
                 good.append(conformed)
                 entered |= {part_rows.schema} if conformed.num_rows else set()
@@ -120,7 +127,7 @@ def fit(
         rejected += [
             table for refused_schema, tables in refused.items() if refused_schema not in entered for table in tables
         ]
-        rows, schemas = [part_rows for part_rows in rows if part_rows.schema in entered], still_entering
+        rows, schemas = [(r, file_events) for r, file_events in rows if r.schema in entered], still_entering
     rejected += [table for tables in refused.values() for table in tables]
     if grown != schema:
         evolution = replace(evolution, changed=True)
@@ -131,12 +138,15 @@ def fit(
 
 
 def _conformed(
-    route: str, rows: pa.Table, slots: Sequence[Slot], schema: pa.Schema
+    route: str, rows: pa.Table, records: pa.Array | None, slots: Sequence[Slot], schema: pa.Schema
 ) -> Iterator[tuple[pa.Table, list[pa.Table]]]:
     """The rows in the columns of `schema`, piece by piece, and those of them that may not enter."""
+    begin = 0
     for chunk in rows.combine_chunks().to_batches():
         conformed = conform(chunk, slots, schema)
-        yield conformed.entering(schema), list(_unfit(route, chunk, conformed.rejected))
+        of_chunk = None if records is None else records.slice(begin, chunk.num_rows)
+        begin += chunk.num_rows
+        yield conformed.entering(schema), list(_unfit(route, chunk, of_chunk, conformed.rejected))
 
 
 def with_origin(schema: pa.Schema) -> pa.Schema:
@@ -230,12 +240,15 @@ def _flat_columns(events: Events) -> Iterator[tuple[str, pa.ChunkedArray]]:
         yield f"{METADATA}_source_metadata_{name}", pc.struct_field(metadata, ["source", name])
 
 
-def _unfit(route: str, rows: pa.RecordBatch, causes: Mapping[int, Cause]) -> Iterator[pa.Table]:
+def _unfit(
+    route: str, rows: pa.RecordBatch, records: pa.Array | None, causes: Mapping[int, Cause]
+) -> Iterator[pa.Table]:
     for (reason, column), positions in by_cause(causes).items():
         unfit_rows = pa.Table.from_batches([rows]).take(pa.array(positions, pa.int64()))
         origin = unfit_rows.column(ORIGIN).combine_chunks()
         values = as_text(unfit_rows.drop_columns([ORIGIN]))
-        yield rejected_events(route, origin, reason, f"column {column!r}", values)
+        unfit_records = None if records is None else records.take(pa.array(positions, pa.int64()))
+        yield rejected_events(route, origin, reason, f"column {column!r}", values, records=unfit_records)
 
 
 def _newest(file_events: FilePart) -> str:
@@ -243,10 +256,12 @@ def _newest(file_events: FilePart) -> str:
     return pc.max(pc.struct_field(file_events.events.metadata, "change_sequence_number")).as_py() or ""
 
 
-def origins(events: RouteEvents, batch: int) -> pa.StructArray:
-    """Where all events of a route came from."""
-    origin_columns = [_rows(file_events, batch, False).column(ORIGIN).combine_chunks() for file_events in events.parts]
-    return pa.concat_arrays(origin_columns)
+def all_unfit(events: RouteEvents, batch: int, reason: Reason, detail: str) -> pa.Table:
+    """All events of a route, for the quarantine."""
+    origins = [_rows(file_events, batch, False).column(ORIGIN).combine_chunks() for file_events in events.parts]
+    numbered = [file_events.records for file_events in events.parts if file_events.records is not None]
+    records = pa.concat_arrays(numbered) if numbered else None
+    return rejected_events(events.source.route, pa.concat_arrays(origins), reason, detail, records=records)
 
 
 def newest_ms(events: RouteEvents) -> int | None:

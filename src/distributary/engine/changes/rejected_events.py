@@ -12,6 +12,9 @@ from distributary.changes.model import BadEvent
 from distributary.errors import Reason
 from distributary.tables.quarantine import EVENT_REJECTED_SCHEMA
 
+RECORD = "record"
+"""The column, on the way only, that says which of a task's records an event was."""
+
 
 def rejected_file(path: str, reason: Reason, detail: str) -> pa.Table:
     """A file as a whole. It counts as one row: what is in it, nobody could read."""
@@ -42,8 +45,10 @@ def rejected_events(
     detail: str,
     values: pa.Array | None = None,
     level: str = "event",
+    records: pa.Array | None = None,
 ) -> pa.Table:
-    """Events of a route by their origin. Without `values` the file at the source is what keeps their content."""
+    """Events of a route by their origin. Without `values` the file at the source is what keeps their content.
+    `records`: which record each was, as one more column (`RECORD`)."""
     rows = len(origin)
     filled = {
         "route": pa.repeat(route, rows),
@@ -55,7 +60,8 @@ def rejected_events(
         "row": pc.struct_field(origin, "row"),
     }
     columns = [filled[f.name] if f.name in filled else pa.nulls(rows, f.type) for f in EVENT_REJECTED_SCHEMA]
-    return pa.table(columns, schema=EVENT_REJECTED_SCHEMA)
+    rejected = pa.table(columns, schema=EVENT_REJECTED_SCHEMA)
+    return rejected if records is None else rejected.append_column(RECORD, records)
 
 
 def as_text(rows: pa.Table) -> pa.Array:

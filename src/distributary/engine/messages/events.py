@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from distributary.changes.key_text import as_type
 from distributary.changes.message_order import message_numbers
 from distributary.changes.model import CHANGE, MESSAGE_METADATA_TYPE, METADATA, BadEvent, Events, Kind, SourceTable
 from distributary.engine.changes.fitting import FilePart, RouteEvents
+from distributary.engine.changes.rejected_events import RECORD
 from distributary.engine.messages.chunks import GONE, KEY, WriterSchema
 from distributary.engine.messages.decode import Decoded, rejected_rows
 from distributary.engine.messages.record_keys import beside, fitting, key_fields
@@ -71,7 +73,8 @@ def route_events(route: str, decoded: Decoded, spec: MessageSpec, maker: Maker) 
     events_of_route = RouteEvents(SourceTable(Kind.MESSAGES, "", "", route))
     rejected: list[pa.Table] = []
     beside = tuple(batch.schema for batch in decoded.batches)
-    for writer, rows, records in zip(decoded.writers, decoded.batches, decoded.origins, strict=True):
+    starts = accumulate((len(records) for records in decoded.origins), initial=0)
+    for writer, rows, records, start in zip(decoded.writers, decoded.batches, decoded.origins, starts, strict=False):
         if not records.num_rows:
             continue
         made_events = maker(WriterRecords(route, writer, rows, records, beside), spec)
@@ -79,7 +82,9 @@ def route_events(route: str, decoded: Decoded, spec: MessageSpec, maker: Maker) 
             positions = events.numbers.combine_chunks()
             event_records = records.take(positions)
             events_of_route.source = events.table
-            events_of_route.parts.append(FilePart(_renumbered(events, event_records, positions), places(event_records)))
+            placed = _renumbered(events, event_records, positions)
+            numbers = pc.add(positions.cast(pa.int64()), start)
+            events_of_route.parts.append(FilePart(placed, places(event_records), records=numbers))
         if made_events.bad:
             why = (
                 [b.row for b in made_events.bad],
@@ -91,17 +96,16 @@ def route_events(route: str, decoded: Decoded, spec: MessageSpec, maker: Maker) 
 
 
 def rejected_records(route: str, events: Sequence[pa.Table], decoded: Decoded, spec: MessageSpec) -> Iterator[pa.Table]:
-    """Events that no table took (`EVENT_REJECTED_SCHEMA`), as the records that they were."""
-    why: dict[tuple[str, int], list[tuple[Reason, str]]] = {}
+    """Events that no table took (`EVENT_REJECTED_SCHEMA`), as the records that they were. Not by their places: changes
+    of one message share one, and so may rows of a table that is no topic's."""
+    why: dict[int, tuple[Reason, str]] = {}
     for rows in events:
-        for path, row, reason, detail in zip(
-            *(rows.column(name).to_pylist() for name in ("file", "row", "reason", "detail")), strict=True
-        ):
-            why.setdefault((path, row), []).append((Reason(reason), detail))
+        columns = (rows.column(name).to_pylist() for name in (RECORD, "reason", "detail"))
+        why |= {record: (Reason(reason), detail) for record, reason, detail in zip(*columns, strict=True)}
+    start = 0
     for writer, records in zip(decoded.writers, decoded.origins, strict=True) if why else ():
-        everywhere = zip(places(records).to_pylist(), numbers(records).to_pylist(), strict=True)
-        # Two changes of one message stand at one place: of each as many as were refused.
-        rejections = [(position, *why[place].pop()) for position, place in enumerate(everywhere) if why.get(place)]
+        rejections = [(n, *why[start + n]) for n in range(len(records)) if start + n in why]
+        start += len(records)
         if rejections:
             position, reasons, details = zip(*rejections, strict=True)
             yield rejected_rows(route, writer, records, position, reasons, details, spec)
@@ -114,14 +118,9 @@ def places(records: pa.RecordBatch) -> pa.Array:
     return pc.binary_join_element_wise(topic, partition, "/")
 
 
-def numbers(records: pa.RecordBatch) -> pa.Array:
+def _renumbered(events: Events, records: pa.RecordBatch, positions: pa.Array) -> Events:
     """What stands for the number of each event in its file: its offset; where the source gives none, its place here,
     below 0."""
-    places_here = pa.array(-1 - np.arange(records.num_rows))
-    return pc.coalesce(records.column("offset"), places_here)
-
-
-def _renumbered(events: Events, records: pa.RecordBatch, positions: pa.Array) -> Events:
     offsets = pc.coalesce(records.column("offset"), pc.subtract(-1, positions.cast(pa.int64())))
     return Events(events.table, events.schema_key, events.keys, events.rows, pa.chunked_array([offsets]), events.typed)
 

@@ -335,6 +335,19 @@ def test_a_message_for_which_the_reader_raises_is_set_aside_alone(tmp_path: Path
     assert shop.replay().failed == {}
 
 
+@pytest.mark.parametrize("op", ["c", "u", "d"])
+def test_a_change_without_a_value_in_the_key_of_the_pipeline_file_is_set_aside(op: str, tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"routes": {"XE.HR.orders": {"keys": ["name"]}}})
+    row = {"id": 1, "name": "a"}
+    of_oracle: dict[str, Any] = {"connector": "oracle", "row_id": "AAA"}
+    later: dict[str, Any] = {"scn": "2000", "commit_scn": "2001"}
+    shop.take([change("c", row, **of_oracle), change(op, {"id": 1, "name": None}, offset=1, **of_oracle, **later)])
+    report = shop.take([change(op, {"id": 1}, offset=2, **of_oracle, **later)])
+    assert (report.rows_in, report.rows_written) == (1, 0)
+    assert [row["name"] for row in shop.living("xe_hr_orders")] == ["a"]
+    assert [reason for reason, _ in shop.quarantined()] == [Reason.NO_KEY_VALUE.value] * 2
+
+
 @pytest.mark.parametrize("pos", [5, 30])
 def test_a_change_without_a_key_of_a_table_that_has_one_is_set_aside_alone(pos: int, tmp_path: Path) -> None:
     shop = Shop(tmp_path)

@@ -143,6 +143,17 @@ def test_what_cannot_be_a_row_is_set_aside_and_what_is_none_is_passed_over(tmp_p
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("said", [{"NAME": "a"}, {}, None])
+def test_a_delete_that_names_its_row_by_its_row_id_only_is_set_aside(tmp_path: Path, said: Row | None) -> None:
+    shop = Shop(tmp_path, TABLES, format="openlogreplicator")
+    shop.take([sent(0, 100, change("c", 0, None, {"ID": 1, "NAME": "a"}), change("c", 1, None, {"ID": 2}))])
+    gone = [change("d", 0, {"ID": 2}, None), change("d", 1, said, None, columns=False)]
+    report = shop.take([sent(1, 200, *gone, xid="0x0002.012.00004163")])
+    assert (report.rows_in, report.rows_written, report.reasons) == (2, 1, {"NO_KEY_VALUE": 1})
+    assert [row[0] for row in living(shop)] == [1]
+    assert shop.quarantined() == [("NO_KEY_VALUE", "open")]
+
+
 def test_a_table_without_keys_is_a_log(tmp_path: Path) -> None:
     shop = Shop(tmp_path, format="openlogreplicator")
     shop.take(HISTORY[:3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from distributary.changes.debezium.heads import NEW_KEY, OLD_KEY, Form, Message,
 from distributary.changes.debezium.json_messages import read_messages
 from distributary.changes.debezium.side_by_side import RecordOrigins
 from distributary.changes.dialects import DIALECTS
+from distributary.changes.file_events import spelled_in
 from distributary.changes.model import BadEvent, Events, FileEvents, Reading, SourceTable
 from distributary.changes.truncates import is_truncate, truncates_apart
 from distributary.engine.changes.fitting import column_name
@@ -53,13 +55,15 @@ def changed(some: WriterRecords, spec: MessageSpec) -> MadeEvents:
     unusable = dict(_unusable(some.route, events, spec))
     bad = [item for file_events in decoded_parts for item in file_events.bad]
     bad += [BadEvent(n, *why, b"") for index, why in unusable.items() for n in events[index].numbers.to_pylist()]
+    usable = (item for index, item in enumerate(events) if index not in unusable)
+    events = [named for item in usable if (named := _with_key(item, spec, bad)) is not None]
     # The demultiplexer has passed over what says nothing; what is left here is told, not lost.
     is_told = np.zeros(count, bool)
     for item in events:
         is_told[item.numbers.to_numpy()] = True
     is_told[[item.row for item in bad]] = True
     bad += [BadEvent(int(n), Reason.CORRUPT_EVENT, _PASSED, b"") for n in np.flatnonzero(~is_told)]
-    return MadeEvents([item for index, item in enumerate(events) if index not in unusable], bad)
+    return MadeEvents(events, bad)
 
 
 def _nowhere(records: pa.RecordBatch) -> npt.NDArray[np.bool_]:
@@ -149,6 +153,23 @@ def _unusable(route: str, events: list[Events], spec: MessageSpec) -> Iterator[t
                 f"the record's key is {', '.join(keys[index])}; that of the table's rows is {', '.join(key_columns)}"
             )
             yield index, (Reason.OTHER_KEY, detail)
+
+
+def _with_key(events: Events, spec: MessageSpec, bad: list[BadEvent]) -> Events | None:
+    """Those that say which row of the merged table they change; the others go to `bad`. A delete of Oracle may name its
+    row by its row id, which only files' events can wait for (`engine.changes.orphans`)."""
+    keys = () if spec.named is None else spec.named.keys(events.table, events.keys)
+    if not keys or spec.named is None or spec.named.merged(events.table) is None or is_truncate(events):
+        return events
+    names = events.rows.column_names[:-1]
+    columns = [events.rows.column(name) for key in keys if (name := spelled_in(names, key)) is not None]
+    if any(not column.null_count for column in columns):
+        return events
+    has_key = reduce(pc.or_, (column.is_valid() for column in columns), pa.repeat(False, events.rows.num_rows))
+    named, nameless = events.numbers.filter(has_key), events.numbers.filter(pc.invert(has_key))
+    detail = f"no value in the key column {', '.join(keys)}"
+    bad += [BadEvent(n, Reason.NO_KEY_VALUE, detail, b"") for n in nameless.to_pylist()]
+    return replace(events, rows=events.rows.filter(has_key), numbers=named) if len(named) else None
 
 
 def _folded(keys: Sequence[str]) -> frozenset[str]:

@@ -216,6 +216,16 @@ _GROUPS: dict[str, dict[str, Words]] = {
             "Check path, rights and `tables.storage_options`.",
             "Where files of a `_delta_log` are missing: [damaged logs](stores.md#damaged-logs).",
         ),
+        "STORE_UNFIT": _w(
+            "Commits of Delta tables rest on one thing: of two writers of one file, the second is told that it is "
+            "there. Before its first batch a new pipeline tries that where its tables and its state are to lie, and "
+            "one of these places cannot do it. Nothing was written.",
+            "A mount of an object store (s3fs, gcsfuse, `/dbfs`, `/Volumes`) or a FAT disk: give the store's own "
+            "address, such as `s3a://bucket/prefix`, or a folder of another file system.",
+            "An object store: it must refuse a put with `If-None-Match: *` where the object is there. Newer releases "
+            "of most stores do; for S3 without it there is delta-rs's [locking by DynamoDB](stores.md#s3a).",
+            "`distributary doctor FILE` tries the same place again.",
+        ),
         "TABLE_COLLISION": _w(
             "A route's table is there already and belongs to another route or pipeline, or to nobody that is known.",
             "Give this route a name of its own: `tables.routes.<route>.name`.",

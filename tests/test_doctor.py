@@ -104,7 +104,7 @@ def test_a_store_that_cannot_be_listed_is_a_fault_and_keeps_no_probe(
     def refused(*_: object) -> None:
         raise PermissionError("no list")
 
-    monkeypatch.setattr("distributary.audit.doctor.checks.filesystem", refused)
+    monkeypatch.setattr("distributary.tables.put_proof.names_in", refused)
     (found,) = found_by("store", pipeline(source))
     assert found.level == "fault" and "no list" in found.detail
     assert [path.name for path in source.iterdir()] == ["source"]
@@ -206,7 +206,7 @@ def test_a_store_that_writes_over_what_is_there_is_a_fault(lake: Path, monkeypat
         real(*given)
         return True
 
-    monkeypatch.setattr(checks, "put_once", forgets)
+    monkeypatch.setattr("distributary.tables.put_proof.put_once", forgets)
     assert levels(found_by("store", pipeline(lake))) == ["fault"]
 
 

@@ -120,6 +120,11 @@ class StateFolder(_Folder):
         "where a `resync` from bronze is that was interrupted, by route",
         "that `resync` begins anew",
     )  # fmt: skip
+    probe = StateEntry(
+        "_distributary_probe", "folder",
+        "one small object, while the first start tries whether an object can be written once here",
+        "nothing",
+    )  # fmt: skip
     clean = StateEntry(
         "clean.json", "JSON",
         "what `clean` has begun to remove; while it is there no run starts",

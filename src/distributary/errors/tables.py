@@ -18,6 +18,13 @@ class StoreUnreadable(EnvironmentFault):
     )
 
 
+class StoreUnfit(EnvironmentFault):
+    """A place where two writers could not be kept apart."""
+
+    condition = "STORE_UNFIT"
+    template = "{path} is no place for tables, nor for a pipeline's state. {detail}. {remedy}"
+
+
 class TableCollision(BadInput):
     condition = "TABLE_COLLISION"
     template = (

@@ -31,6 +31,7 @@ from distributary.sink import books
 from distributary.sink.by_routes import rejected
 from distributary.sink.sink_options import SinkOptions
 from distributary.sink.written import RouteFiles, WrittenFiles, discard, joined
+from distributary.state.state_format import prove_new
 from distributary.tables.conform import by_cause, conform
 from distributary.tables.datafile import DataFile
 from distributary.tables.evolve import Policy, Slot
@@ -58,9 +59,11 @@ class BatchEnding:
     def commit(self, tasks: Iterable[WrittenFiles]) -> None:
         """Commit what the tasks wrote, or what is left of an earlier attempt. Safe to repeat.
 
-        Raises StoreDown; the batch can be done again.
+        Raises StoreDown; the batch can be done again. Raises StoreUnfit before the first.
         """
         written = joined(tasks)
+        if self.txn.version == 0:
+            prove_new(self.options.state, (self.options.tables.root,), self.options.store)
         with writing(self.options.state):
             plan = self._planned()
             if plan is None:

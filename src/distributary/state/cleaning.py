@@ -63,7 +63,8 @@ def check_not_begun(config: Pipeline, store: Store) -> None:
 @contextmanager
 def at_work(config: Pipeline, store: Store, name: str = "run") -> Iterator[None]:
     """Hold the lock `name`, as whoever writes this pipeline's tables must: a clean-up holds it too, so none begins
-    meanwhile. Raises AlreadyRunning, CleanUnfinished, TablesMoved, StateNewer, StoreDown, StoreUnreadable."""
+    meanwhile. Raises AlreadyRunning, CleanUnfinished, TablesMoved, StateNewer, StoreDown, StoreUnfit,
+    StoreUnreadable."""
     with only_run(config.state_root, config.pipeline, name):
         check_not_begun(config, store)
         with reading(config.state_root):

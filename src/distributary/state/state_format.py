@@ -7,11 +7,15 @@ what a newer release has written it would read wrong, or leave out.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from distributary.config import Pipeline, StateFolder
 from distributary.errors import StateNewer, StoreUnreadable
+from distributary.tables.by_name import is_named
 from distributary.tables.faults import reading, writing
 from distributary.tables.files import names_in
+from distributary.tables.put_once import cannot_put_once
+from distributary.tables.put_proof import prove_puts_once
 from distributary.tables.store import Store
 from distributary.version import __version__
 
@@ -48,13 +52,28 @@ def has_state(config: Pipeline) -> bool:
         return True
 
 
-def claim_format(config: Pipeline, store: Store) -> None:
-    """Before the state is written: number it, where it has none or an older one.
+def prove_new(state: str, others: Iterable[str], store: Store) -> None:
+    """Where nothing was written yet, try whether the places can put once. Raises StoreUnfit, StoreDown."""
+    with writing(state):
+        if StateFolder.ledger.name in names_in(state, store):
+            return
+    for uri in (state, *(uri for uri in others if not state.startswith(f"{uri}/"))):
+        if not is_named(uri) and cannot_put_once(uri, store) is None:
+            with writing(uri):
+                prove_puts_once(uri, store)
 
-    Raises StateNewer, StoreUnreadable, StoreDown.
+
+def claim_format(config: Pipeline, store: Store) -> None:
+    """Before the state is written: number it, where it has none or an older one. Places that have no number and no
+    ledger are new: they are tried first.
+
+    Raises StateNewer, StoreUnreadable, StoreDown, StoreUnfit.
     """
     if check_format(config, store) == FORMAT:
         return
+    # Spark commits its own tables in its own way.
+    tables = () if config.tables.engine == "spark" else (config.tables.root,)
+    prove_new(config.whole_state, tables, store)
     content = json.dumps({"format": FORMAT, "release": __version__}).encode()
     with writing(config.whole_state):
         store.put_whole(config.whole_state, StateFolder.format.name, content)

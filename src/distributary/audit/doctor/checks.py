@@ -11,19 +11,16 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-import uuid
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pyarrow.fs import FileSelector
-
 from distributary.audit.doctor.findings import Check, Finding, Level
 from distributary.config import Pipeline
 from distributary.config.environment import environment
 from distributary.config.reading import RegistryConfig
-from distributary.errors import SchemaNotFound
+from distributary.errors import SchemaNotFound, StoreUnfit
 from distributary.names import counted
 from distributary.schemas.registry import open_registry
 from distributary.sources.registered import origin_of
@@ -32,8 +29,9 @@ from distributary.spark.launcher import Jars
 from distributary.spark.session import PACKAGES, SHIPPED_BY_SPARK
 from distributary.state.ledger import read_entries
 from distributary.tables.by_name import is_named
-from distributary.tables.put_once import cannot_put_once, put_once
-from distributary.tables.store import Store, filesystem, join, local_path
+from distributary.tables.put_once import cannot_put_once
+from distributary.tables.put_proof import prove_puts_once
+from distributary.tables.store import Store, local_path
 from distributary.version import __version__
 
 GIB = 1 << 30
@@ -41,7 +39,6 @@ LITTLE_DISK, LEAST_DISK = 5 * GIB, 1 * GIB
 APART_SEC, FAR_APART_SEC = 30.0, 300.0
 """Clocks that differ by so much are worth a word; object stores refuse requests that are 15 minutes off."""
 ASK_SEC = 5.0
-_PROBES = "_doctor"
 
 
 def _versions(config: Pipeline) -> Iterator[Finding]:
@@ -104,24 +101,12 @@ def _probed(uri: str, store: Store) -> Iterator[Finding]:
     if why := cannot_put_once(uri, store):
         remedy = "Nothing where one process writes; else a store with conditional puts: docs/stores.md."
         yield Finding("store", "warning", f"{uri}: {why}", remedy)
-    name = f"{uuid.uuid4().hex}.probe"
     try:
-        once = put_once(uri, store, _PROBES, name, b"probe")
-        twice = put_once(uri, store, _PROBES, name, b"again")
-        listed = {
-            Path(info.path).name for info in filesystem(join(uri, _PROBES), store).get_file_info(FileSelector(""))
-        }
-    finally:
-        store.delete(join(uri, _PROBES), name)
-        if (folder := local_path(join(uri, _PROBES))) is not None and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-    if once and not twice and name in listed:
-        yield Finding("store", "ok", f"{uri}: written once, refused the second time, listed, removed")
+        prove_puts_once(uri, store)
+    except StoreUnfit as e:
+        yield Finding("store", "fault", f"{uri}: {e.parameters['detail']}", e.parameters["remedy"])
         return
-    problem = "an object was written over" if twice else "an object that was written is not in the list"
-    yield Finding(
-        "store", "fault", f"{uri}: {problem}", "Two writers would spoil a table: use another store, see docs/stores.md."
-    )
+    yield Finding("store", "ok", f"{uri}: written once, refused the second time, listed, removed")
 
 
 def _there(uri: str) -> str:

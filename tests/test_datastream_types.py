@@ -343,6 +343,14 @@ def test_decimals_of_every_width_keep_their_value(precision: int, size: int) -> 
     assert decimals(pa.array([number(10**precision)]), precision, 0)[1].tolist() == [True]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("precision", [38, 37, 20])
+@pytest.mark.parametrize("number", [-(2**127), 2**127 - 1, 10**38, -(10**38)])
+def test_a_number_of_39_digits_is_no_decimal(precision: int, number: int) -> None:
+    array, bad = decimals(pa.array([number.to_bytes(16, "big", signed=True), b"\x01"]), precision, 0)
+    assert bad is not None
+    assert (array.to_pylist(), bad.tolist()) == ([None, Decimal(1)], [True, False])
+
+
 def test_a_decimal_too_large_for_its_type_sets_its_event_aside() -> None:
     found = read(decimal(4, 2), [number(1234), number(123_456)])
     assert found.events[0].rows.column("v").to_pylist() == [Decimal("12.34")]

@@ -284,6 +284,20 @@ def test_of_two_messages_without_offsets_whose_column_ties_no_order_of_arrival_d
     assert found[0] == found[1] == found[2]
 
 
+def test_a_time_of_a_record_that_no_reader_can_hold_is_null_in_tables_quarantine_and_ledger(lake: Path) -> None:
+    players = Players(lake, TEXTS, tables={"keys": []})
+    far = [-(2**63), -62_135_596_800_000_001, 253_402_300_800_000_000, 2**63 - 1]
+    records = [players.record(str(n), level=n) | {"timestamp": time} for n, time in enumerate(far)]
+    records += [players.record("y0", 1), players.record("bad", 1) | {"timestamp": far[-1], "value": b""}]
+    players.take(0, records)
+    rows = DeltaTable(players.table).to_pyarrow_table().to_pylist()
+    known = records[4]["timestamp"]
+    assert [row["_origin"]["timestamp"] for row in rows] == [None] * 4 + [known]
+    aside = DeltaTable(players.config.state_folder.quarantine).to_pyarrow_table().to_pylist()
+    assert [row["timestamp"] for row in aside] == [None]
+    assert books(players).newest == known.timestamp() * 1e6
+
+
 def test_messages_that_come_by_way_of_bronze_go_by_their_offsets_too(lake: Path) -> None:
     players = Players(lake, TEXTS, layout="two_hop")
     sent = [players.record("x", level=1), players.record("y", level=2), players.record("x", level=3)]

@@ -120,9 +120,11 @@ def decimals(array: pa.Array, precision: int, scale: int) -> Cast:
     if (empty := sizes == 0).any():
         pairs[empty] = 0
     result = pa.Array.from_buffers(pa.decimal128(38, scale), count, [_validity(array), pa.py_buffer(pairs)])
+    fits = ((pairs[:, 1] < OVER_38_DIGITS) & (pairs[:, 1] > -OVER_38_DIGITS)).all()
     if precision >= WIDEST_DECIMAL:
-        fits = (np.abs(pairs[:, 1]) < OVER_38_DIGITS).all()
         return (result, None) if fits else each(result, result.type, lambda value: value)
+    if not fits:  # Arrow's own check takes the least number there is, which has no opposite, for a small one
+        return each(result, pa.decimal128(precision, scale), lambda value: value)
     try:
         return result.cast(pa.decimal128(precision, scale)), None
     except pa.ArrowInvalid:

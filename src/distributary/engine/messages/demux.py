@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.changes.casts import in_calendar
 from distributary.changes.dialects import DIALECTS
 from distributary.engine.apart import limited
 from distributary.engine.messages.chunks import GONE, KEY, Cut, one_array
@@ -318,12 +319,14 @@ def _cut_gone(route: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cu
 
 
 def row_origin(window: pa.Table, reader: EnvelopeReader) -> pa.Table:
-    """topic, partition, offset, timestamp of each row; null where the source does not say."""
+    """topic, partition, offset, timestamp of each row; null where the source does not say. Producers give any time:
+    one that no reader can hold is null too."""
     rows = window.num_rows
     columns = []
     for field in ORIGIN_FIELDS:
         if field.name in window.column_names:
-            columns.append(one_array(window.column(field.name)).cast(field.type))
+            values = one_array(window.column(field.name)).cast(field.type)
+            columns.append(in_calendar(values)[0] if pa.types.is_timestamp(field.type) else values)
         elif field.name == "topic" and reader.topic is not None:
             columns.append(pa.repeat(reader.topic, rows))
         else:

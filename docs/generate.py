@@ -139,6 +139,12 @@ them; `value`, the bytes; `level`, which says what these are (`envelope`: the wh
 held; of change files `file`, `event` or `merge`, with `file` and `row`); `stream` and `batch`; `state` (`open`,
 `claimed` by a replay, `replayed`). The key `quarantine` stops a stream that sets too much aside.
 
+A row of a table that failed (`TABLE_PARKED`) may be in the table: the commit came through, and only its answer was
+lost, or the log of a merged table has the row and the merge failed. A replay sees that by the table's own commits.
+Where these have expired (`delta.logRetentionDuration`, 30 days) nobody can say, so such rows stay here, and `replay`
+counts them apart. Look for them in the table, or in its log, by their origin: what is there is done; export what is
+missing, and send it once more.
+
 ## Reasons
 
 | reason | what was found | what to do |

@@ -7,19 +7,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from distributary.engine import appending, packing
 from distributary.engine import batch as batch_of
 from distributary.engine.changes import deliver, merging
+from distributary.engine.committed import committed
 from distributary.engine.decisions import Decision
 from distributary.engine.messages import chunks
 from distributary.sources.bronze_rows import bronze_schema
 from distributary.state.journal import Journal
 from distributary.state.ledger import Ledger, totals
+from distributary.tables.datafile import write_data_file
+from distributary.tables.evolve import Policy
+from distributary.tables.snapshot import Txn
 from distributary.tables.store import Store
 from distributary.tables.table import Table
+from tests.scenarios import dying
 from tests.sparkless_messages import Players
 
 TEXTS = {
@@ -153,6 +159,73 @@ def test_a_table_that_cannot_be_written_parks_its_route_and_takes_its_records_ba
     if log is not None:
         rows = DeltaTable(f"{players.table}_log").to_pyarrow_table().column("_origin").to_pylist()
         assert sorted(row["row"] for row in rows) == [0, 1, 2, 3]
+
+
+def expire_commits(table: str) -> None:
+    """As the log's cleaning does after 30 days: what its commits left is in a checkpoint."""
+    DeltaTable(table).create_checkpoint()
+    for commit in Path(table, "_delta_log").glob("*.json"):
+        commit.unlink()
+
+
+@pytest.mark.parametrize("log", [None, "{route}_log"])
+def test_rows_whose_commit_in_the_log_has_expired_are_not_logged_twice(lake: Path, log: str | None) -> None:
+    players = Players(lake, TEXTS, tables={} if log is None else {"log": log}, **KEYED)
+    one = players.record
+    Path(players.table).parent.mkdir()
+    Path(players.table).write_text("no folder")
+    assert players.take(0, [one("x", level=1), one("y", level=2)]).parked == ("players",)
+    Path(players.table).unlink()
+    if log is None:
+        assert players.replay().rows == {"players": 2}
+        return
+    expire_commits(f"{players.table}_log")
+    replayed = players.replay()
+    assert (replayed.rows, replayed.unsure, replayed.failed) == ({}, {"players": 2}, {})
+    assert DeltaTable(f"{players.table}_log").to_pyarrow_table().num_rows == 2
+    assert kept(players) == [("TABLE_PARKED", 0), ("TABLE_PARKED", 1)]
+
+
+def test_rows_of_a_table_that_every_row_goes_to_wait_where_nobody_can_say_if_it_has_them(lake: Path) -> None:
+    players = Players(lake, TEXTS, tables={"keys": []}, **KEYED)
+    one = players.record
+    for batch in range(2):
+        players.take(batch, [one(f"k{batch}", level=batch)])
+    with dying(Ledger, "record"):
+        players.take(2, records := [one("x", level=7)])
+    table = Path(players.table)
+    table.rename(table.with_name("aside"))
+    table.write_text("no folder")
+    players.take(2, records)
+    table.unlink()
+    table.with_name("aside").rename(table)
+    newest = table / "_delta_log" / f"{2:020}.json"
+    commit = newest.read_bytes()
+    expire_commits(players.table)
+    replayed = players.replay()
+    assert (replayed.rows, replayed.unsure) == ({}, {"players": 1})
+    newest.write_bytes(commit)
+    assert players.replay().rows == {"players": 1}
+    assert DeltaTable(players.table).to_pyarrow_table().num_rows == 3
+
+
+def test_an_older_batch_in_the_log_proves_that_a_later_one_is_not_there(lake: Path) -> None:
+    def rows(*batches: int) -> pa.Table:
+        count = len(batches)
+        columns = {"reason": ["TABLE_PARKED"] * count, "stream": ["s"] * count, "batch": list(batches)}
+        return pa.table(columns)
+
+    uri = str(lake / "t")
+    table = Table(uri, Store())
+    for batch in (1, 3, 5):
+        file = write_data_file(uri, pa.table({"n": [batch]}), Store())
+        table.append(pa.schema([("n", pa.int64())]), [file], Txn("s", batch), Policy())
+    whole = committed(rows(0, 1, 2, 5, 6), "a", table.open())
+    DeltaTable(uri).create_checkpoint()
+    Path(uri, "_delta_log", f"{0:020}.json").unlink()
+    cut = committed(rows(0, 1, 2, 3, 4, 5, 6), "a", table.open())
+    assert whole.to_pylist() == [False, True, False, True, False]
+    assert cut.to_pylist() == [None, None, None, True, False, True, False]
 
 
 def test_routes_without_keys_keep_every_message_beside_those_with(lake: Path) -> None:

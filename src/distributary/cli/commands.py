@@ -314,7 +314,7 @@ def replay(
     from distributary.cli.render import replay_text
 
     say_json(vars(report)) if as_json else show(replay_text(report))
-    return Exit.ATTENTION if report.left or report.failed else Exit.OK
+    return Exit.ATTENTION if report.left or report.failed or report.unsure else Exit.OK
 
 
 @app.command()

@@ -143,7 +143,7 @@ def verification_text(result: Verification) -> RenderableType:
 
 
 def replay_text(report: ReplayReport) -> RenderableType:
-    if not (report.rows or report.left or report.failed):
+    if not (report.rows or report.left or report.failed or report.unsure):
         return Text("nothing is in the quarantine that could be replayed")
     lines = [f"{shown(route)}: {number_of(rows, 'row')} replayed" for route, rows in sorted(report.rows.items())]
     lines += [
@@ -154,6 +154,11 @@ def replay_text(report: ReplayReport) -> RenderableType:
         f"{shown(route or 'without a route')}: {number_of(rows, 'row')} of these "
         "ended the process that read them, tried apart: they stay as they are"
         for route, rows in sorted(report.killed.items())
+    ]
+    lines += [
+        f"{shown(route)}: {number_of(rows, 'row')} stay in the quarantine: their table failed, and its log does not go "
+        "back to that time any more, so nobody can say if it has them (docs/quarantine.md)"
+        for route, rows in sorted(report.unsure.items())
     ]
     lines += [f"{shown(route)}: not written: {shown(why, ERROR_CHARS)}" for route, why in sorted(report.failed.items())]
     return Text("\n".join(lines))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -23,7 +23,7 @@ from distributary.config import Pipeline
 from distributary.engine.apart import Apart, WorkerDied
 from distributary.engine.changes.concluding import conclude
 from distributary.engine.changes.ledger_fields import ledger_fields
-from distributary.engine.committed import committed
+from distributary.engine.committed import already_there, in_log, unsure_rows
 from distributary.engine.messages.admission import refused_routes
 from distributary.engine.messages.chunks import GONE, KEY, Cut, Groups, one_array, read_records
 from distributary.engine.messages.decode import Decoded, decode
@@ -53,13 +53,15 @@ from distributary.tables.table import Table
 class ReplayReport:
     """By route: `rows` brought into their tables, `left` still kept aside (under "": whose envelope cannot be read), of
     which `killed` end the process that reads them, `failed` tables and why. `coming`: routes whose rows the next
-    batches of the stream bring once more."""
+    batches of the stream bring once more. `unsure`: rows that stay aside, since nobody can say if their table has them.
+    """
 
     rows: dict[str, int] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     coming: set[str] = field(default_factory=set)
     killed: dict[str, int] = field(default_factory=dict)
+    unsure: dict[str, int] = field(default_factory=dict)
 
 
 class Replay:
@@ -92,7 +94,11 @@ class Replay:
                 good = self._good_now(name, rows, report)
                 if bad := rows.num_rows - good.num_rows:
                     report.left[name] = bad
-                logged = self._in_log(name, good)
+                unsure = unsure_rows(good, name, self._spec(0, {}, [name]))
+                if count := unsure.true_count:
+                    report.unsure[name] = report.unsure.get(name, 0) + count
+                    good = good.filter(pc.invert(unsure))
+                logged = in_log(good, name, self._spec(0, {}, [name]))
                 for to_finish in (good.filter(logged), good.filter(pc.invert(logged))):
                     if to_finish.num_rows:
                         self._finish(self._claim(to_finish), to_finish, report)
@@ -142,7 +148,7 @@ class Replay:
     def claim(self, route: str, rows: pa.Table) -> tuple[Txn, int]:
         """Claim rows for a commit under this transaction; it is to say that it wrote so many of them. Until `settle`,
         any replay finishes it: by that commit or, where it never came, by one of its own."""
-        is_written = self._already_there(route, rows)
+        is_written = already_there(rows, route, self._spec(0, {}, [route]))
         number = self._claim(rows)
         spec = self._spec(number, {}, [route])
         return spec.txn, rows.num_rows - pc.sum(is_written).as_py()
@@ -268,9 +274,12 @@ class Replay:
         """Write what replay `number` claimed, enter it into the ledger, and let the rows go."""
         route = self._route_of(rows)
         try:
-            rest = rows.filter(pc.invert(self._already_there(route, rows)))
+            if count := unsure_rows(rows, route, self._spec(number, {}, [route]), is_claimed=True).true_count:
+                report.unsure[route] = report.unsure.get(route, 0) + count
+                return
+            rest = rows.filter(pc.invert(already_there(rows, route, self._spec(0, {}, [route]))))
             decoded, spec = self._decode(route, rest, number)
-            if rest.num_rows and pc.all(self._in_log(route, rest)).as_py():
+            if rest.num_rows and pc.all(in_log(rest, route, spec)).as_py():
                 spec = spec.only_merging()
             outcome = self._write(route, decoded, spec)
         except BaseException as e:
@@ -288,16 +297,6 @@ class Replay:
         if payload.num_rows:
             return str(payload.column("route")[0].as_py())
         return next(iter(self._chunks(None, rows.slice(0, 1))))
-
-    def _already_there(self, route: str, rows: pa.Table) -> pa.Array:
-        """Rows that were kept aside because their table failed, though its commit had come through."""
-        tables = (Table(uri, self.fanout.store).open() for uri in self._spec(0, {}, [route]).all_of(route))
-        return reduce(pc.and_, (committed(rows, route, table) for table in tables))
-
-    def _in_log(self, route: str, rows: pa.Table) -> pa.Array:
-        """Rows whose merge failed once their log had them."""
-        uri = self._spec(0, {}, [route]).log(route)
-        return committed(rows, route, None if uri is None else Table(uri, self.fanout.store).open())
 
     def _write(self, route: str, decoded: Decoded, spec: MessageSpec) -> Outcome:
         outcome, _ = deliver_route(route, decoded, spec)

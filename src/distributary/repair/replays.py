@@ -33,5 +33,7 @@ def replay(config: Pipeline, route: str | None = None, reasons: Collection[Reaso
             total.left[name] = total.left.get(name, 0) + rows
         for name, rows in report.killed.items():
             total.killed[name] = total.killed.get(name, 0) + rows
+        for name, rows in report.unsure.items():
+            total.unsure[name] = total.unsure.get(name, 0) + rows
         total.failed.update(report.failed)
     return total

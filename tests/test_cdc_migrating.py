@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from distributary.config import load
 from distributary.config.migrating import VARIABLES, from_environment
 from distributary.errors import ConfigError
+from distributary_simulate.changes.unified import INTEGER, STRING
+from tests.shop import change, mysql_table, order
+from tests.sparkless import Sparkless
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "from-scala-connector.md"
 
@@ -46,6 +50,36 @@ def test_the_connectors_own_defaults_make_a_valid_file(tmp_path: Path) -> None:
     config = load(file)
     assert config.tables.root == "/dbfs/datastream-deltalake-connector/_delta"
     assert config.tables.log == "{database}_{table}_log"
+
+
+@pytest.mark.parametrize("database", [None, "prod"])
+def test_what_readers_would_see_change_is_said_and_the_way_to_keep_it_works(
+    tmp_path: Path, database: str | None
+) -> None:
+    given = {"DATASTREAM_TABLE_SOURCE_TYPE": "local-directory", "SOURCE_PATH": str(tmp_path / "files")}
+    given |= {"DELTA_TABLE_PATH": str(tmp_path / "lake")} | ({} if database is None else {"DELTA_DATABASE": database})
+    made = from_environment(given)
+    said = "\n".join(made.seen)
+    assert all(f"# - {line}" in made.text() for line in made.seen)
+    assert made.document["tables"]["tombstones"] == "beside"
+    assert (f"LOCATION '{tmp_path}/lake/shop_orders'" in said) is (database is None)
+    assert ("TABLE_COLLISION" in said) is (database is not None)
+    tables = made.document["tables"] | {
+        "database": None,  # a catalog is Spark's
+        "routes": {"shop.or.ders": {"merged": "or_ders", "log": "or_ders_log"}},
+    }
+    shop = Sparkless(tmp_path, tables=tables)
+    rows = [{"id": id, "a.b": "x"} for id in (1, 2)]
+    dotted, other = mysql_table("or.ders", {"id": INTEGER, "a.b": STRING}), mysql_table()
+    changes = [change(dotted, "INSERT", row, at) for at, row in enumerate(rows)]
+    shop.send(*changes, change(dotted, "DELETE", rows[1], 3), change(other, "INSERT", order(1, "a"), 4), format="json")
+    assert shop.run().rows_written == 4
+    if database is None:
+        assert (tmp_path / "lake" / "shop_orders").is_dir()
+    columns = {f.name for f in DeltaTable(str(tmp_path / "lake" / "or_ders")).schema().fields}
+    assert {"a.b", "_deleted", "datastream_metadata", "datastream_metadata_source_timestamp"} <= columns
+    rows_there = DeltaTable(str(tmp_path / "lake" / "or_ders")).to_pyarrow_table().to_pylist()
+    assert [(row["id"], row["a.b"], row["_deleted"]) for row in rows_there] == [(1, "x", False)]
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,12 @@ _SOURCE_TYPES = ("discovery-bucket", "local-directory")
 
 @dataclass
 class Migrated:
-    """A pipeline file in the making. `notes`: what is different here, a line each."""
+    """A pipeline file in the making. `notes`: what is different here; `seen`: what a reader of the tables would see
+    change, and what to write to keep it as it was. A line each."""
 
     document: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    seen: list[str] = field(default_factory=list)
 
     def put(self, path: str, value: Any) -> None:
         *parents, last = path.split(".")
@@ -33,6 +35,7 @@ class Migrated:
     def text(self) -> str:
         head = ["# Made by `distributary check --from-env` from the environment variables of the Scala connector."]
         head += [f"# {note}" for note in self.notes]
+        head += ["#", "# What readers of the tables would see change:", *(f"# - {change}" for change in self.seen)]
         body = yaml.safe_dump(self.document, sort_keys=False, allow_unicode=True, default_flow_style=False)
         return "\n".join(head) + "\n" + body
 
@@ -254,7 +257,43 @@ def from_environment(environ: Mapping[str, str]) -> Migrated:
                 detail = f"{e}; this is {value!r}"
                 raise ConfigError(file="the environment", key=variable.name, detail=detail) from None
     to.put("tables.metadata_columns", True)
+    to.put("tables.tombstones", "beside")
+    to.seen += _seen(to)
     return to
+
+
+def _seen(to: Migrated) -> list[str]:
+    tables = to.document["tables"]
+    database, merged = tables.get("database"), str(tables["merged"])
+    if database is None:
+        table = _example(merged)
+        names = (
+            "Databases: the connector makes one in the catalog for each source database, and readers ask for "
+            f"shop.orders. Here tables.database names one for all: {table}. To keep shop.orders, give the folder that "
+            f"name once: CREATE TABLE shop.orders USING delta LOCATION '{tables['root']}/{table}'."
+        )
+    else:
+        names = (
+            f"Databases: all tables are in {database}, as with the connector. There tables of one name in two source "
+            "databases meet in one table; here the second is refused (TABLE_COLLISION) until tables.routes.<route> "
+            "gives it a name of its own."
+        )
+    return [
+        names,
+        "Names of tables with a dot: the connector's table for or.ders is or_ders; here each other sign than a-z, 0-9 "
+        "and _ is written as its code, so that no two tables meet: or_x2e_ders. To keep or_ders: tables.routes: "
+        "{'shop.or.ders': {merged: or_ders, log: or_ders_log}}.",
+        "Names of columns with a dot (JSON files): the connector fails at them; here they are columns like others, "
+        "`a.b` with backticks in Spark SQL.",
+        "Deleted rows: the connector removes them. So that a count counts living rows only, tables.tombstones: beside "
+        "keeps deleted keys in a table of their own. The column _deleted is there, and always false.",
+        "Columns: beside the connector's datastream_metadata_source_timestamp and the like there is the struct "
+        "datastream_metadata. Readers that take all columns (SELECT *) see more of them.",
+    ]
+
+
+def _example(pattern: str) -> str:
+    return pattern.replace("{database}", "shop").replace("{table}", "orders")
 
 
 def _path(environ: Mapping[str, str]) -> str:

@@ -146,3 +146,11 @@ def test_systemd_itself_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> Non
     # Where the service is to be installed is another machine's business.
     unit.write_text(re.sub(r"(?m)^(Exec\w+=)\S+", r"\1/bin/true", (DEPLOY / "distributary.service").read_text()))
     assert printed_by(analyze, "verify", str(unit)) == ""
+
+
+def test_the_workflow_of_github_runs_every_verb_of_the_gate() -> None:
+    root = DEPLOY.parent
+    gate = re.findall(r"^step (.+?)(?: #.*)?$", (root / ".ci" / "run").read_text(), re.MULTILINE)
+    jobs = yaml.safe_load((root / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    runs = {step["run"] for job in jobs.values() for step in job["steps"] if "run" in step}
+    assert {f"make {verb}" for verb in gate} == runs

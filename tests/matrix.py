@@ -108,7 +108,7 @@ def command_of(part: Part) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`state`: passed, failed, or `not there` (that Spark has not what the part needs)."""
+    """`state`: passed, failed, `not there` (that Spark has not what the part needs), `not done` (out of time)."""
 
     part: str
     state: str
@@ -137,7 +137,7 @@ def main() -> int:
             if options.lowest:
                 case = replace(case, python=f"{sys.version_info.major}.{sys.version_info.minor}")
             for outcome in tried(case, [part for part in PARTS if part.name in asked], wheel):
-                failed |= outcome.state == "failed"
+                failed |= outcome.state in ("failed", "not done")
                 if not options.lowest:
                     keep(case, outcome)
     finally:
@@ -200,6 +200,8 @@ def attempt(case: Case, part: Part, home: Path) -> Outcome:
     work.mkdir(exist_ok=True)
     try:
         run([str(home / "bin" / program), *arguments], folder=ROOT if program == "python" else work, log=log)
+    except subprocess.TimeoutExpired:
+        return Outcome(part.name, "not done", f"in {PART_SEC // 60} minutes")
     except subprocess.SubprocessError as exc:
         text = log.read_text(errors="replace")
         print(text[-4000:], flush=True)

@@ -123,3 +123,17 @@ def test_the_lowest_versions_are_tried_with_the_python_that_is_there(
     monkeypatch.setattr(sys, "argv", ["matrix", "--lowest"])
     assert matrix.main() == 0
     assert [matrix.python_of(case.python) for case in tried] == [sys.executable]
+
+
+def test_a_part_that_its_time_ended_is_told_from_one_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "distributary"
+    program.parent.mkdir()
+    states = []
+    for line in ("sleep 20", "exit 1", "exit 0"):
+        program.write_text(f"#!/bin/sh\n{line}\n")
+        program.chmod(0o700)
+        monkeypatch.setattr(matrix, "PART_SEC", 1)
+        states.append(matrix.attempt(matrix.CASES[0], matrix.PARTS[0], tmp_path).state)
+    assert states == ["not done", "failed", "passed"]

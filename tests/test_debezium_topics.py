@@ -335,6 +335,17 @@ def test_a_message_for_which_the_reader_raises_is_set_aside_alone(tmp_path: Path
     assert shop.replay().failed == {}
 
 
+def test_columns_that_are_called_as_ours_keep_their_values_beside_those_called_as_they_would_be(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"history": "{database}_{table}_history"})
+    names = ("datastream_metadata", "valid_from", "_deleted")
+    row = {"id": 1} | {f"{name}__field": n for n, name in enumerate(names)} | dict.fromkeys(names, 9)
+    shop.take([change("c", row, pos=11)])
+    for table in ("shop_orders", "shop_orders_log", "shop_orders_history"):
+        [held] = shop.rows(table)
+        values = [value for name, value in held.items() if name.startswith(names) and type(value) is int]
+        assert sorted(values) == [0, 1, 2, 9, 9, 9], table
+
+
 @pytest.mark.parametrize("op", ["c", "u", "d"])
 def test_a_change_without_a_value_in_the_key_of_the_pipeline_file_is_set_aside(op: str, tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"routes": {"XE.HR.orders": {"keys": ["name"]}}})

@@ -357,6 +357,19 @@ def test_of_two_messages_without_offsets_whose_column_ties_no_order_of_arrival_d
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.parametrize("ours", ["_change", "_origin", "_Change"])
+def test_a_field_that_is_called_as_a_column_of_ours_keeps_its_values_beside_one_called_as_it_would_be(
+    lake: Path, ours: str
+) -> None:
+    for number, (one, two) in enumerate(((ours, f"{ours}__field"), (f"{ours}__field", ours))):
+        text = f'syntax = "proto3"; message player {{ string id = 1; int32 {one} = 2; int32 {two} = 3; }}'
+        players = Players(lake / str(number), {1: text}, tables={"log": "{route}_log"})
+        players.take(0, [players.record("x", 1, **{f"{ours}__field": 1, ours: 2})])
+        for table in (players.table, f"{players.table}_log"):
+            [row] = DeltaTable(table).to_pyarrow_table().to_pylist()
+            assert (row[f"{ours}__field"], row[f"{ours}__field__field"]) == (1, 2)
+
+
 def test_a_time_of_a_record_that_no_reader_can_hold_is_null_in_tables_quarantine_and_ledger(lake: Path) -> None:
     players = Players(lake, TEXTS, tables={"keys": []})
     far = [-(2**63), -62_135_596_800_000_001, 253_402_300_800_000_000, 2**63 - 1]

@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 from distributary.redaction import redacted
@@ -32,6 +32,8 @@ MAX_NAME_CHARS = 200
 """Under the limits of Unity Catalog (255), the Hive metastore (256) and file names (255 bytes)."""
 
 PLACEHOLDER = "{route}"
+OF_FIELD = "__field"
+"""Ends the column of a field that is called as a column of ours."""
 _HASH_MARK = "_xh"
 _HASH_HEX_CHARS = 32
 _SIMPLE = re.compile(r"[a-z0-9][a-z0-9_]*")
@@ -330,3 +332,18 @@ def _tokens(body: str) -> list[re.Match[str]]:
         tokens.append(token)
         position = token.end()
     return tokens
+
+
+def beside_ours(names: Sequence[str], ours: Collection[str]) -> list[str]:
+    """The columns of fields with these names, where columns of our own have `ours` (small letters): such a field's name
+    gets `__field` behind it, until it is no other field's."""
+    others = {name.lower() for name in names if name.lower() not in ours}
+    columns = []
+    for name in names:
+        if name.lower() in ours:
+            name += OF_FIELD
+            while name.lower() in others:
+                name += OF_FIELD
+            others.add(name.lower())
+        columns.append(name)
+    return columns

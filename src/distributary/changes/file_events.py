@@ -18,6 +18,7 @@ from distributary.changes.metadata import BETWEEN, Metadata, Rows, is_constant, 
 from distributary.changes.model import METADATA, METADATA_TYPE, BadEvent, Events, FileEvents, Kind, Reading, SourceTable
 from distributary.changes.sequence import Sequences, sequence_numbers
 from distributary.errors import FileBroken, Reason
+from distributary.names import beside_ours
 
 JSON_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
@@ -110,17 +111,19 @@ class EventParts:
         count = len(rows.numbers)
         good = np.ones(count, bool)
         payload: dict[str, pa.Array] = {}
+        own = own_names([name for name, _, _ in rows.payload])
         for name, node, stored in rows.payload:
             if not types.has_column(node):
                 continue
             column = types.column(node, stored, self._reading.wanted(table.route, name), self._reading)
-            payload[own_name(name)] = column.array
+            payload[own[name]] = column.array
             if column.beyond:
                 self._beyond[f"{table.route}.{name}"] += column.beyond
             if column.bad is not None:
                 faults = ((int(place), Reason.VALUE_OUT_OF_RANGE, f"column {name}: {column.detail}")
                           for place in np.flatnonzero(column.bad))  # fmt: skip
                 self._reject(rows, good, faults)
+        names = tuple(name if (field := spelled_in(list(own), name)) is None else own[field] for name in names)
         keys, faults_of_keys = match_keys(names, payload, table.kind, metadata, count)
         self._reject(rows, good, faults_of_keys)
         if table.kind is Kind.MONGODB:
@@ -134,7 +137,9 @@ class EventParts:
         if not good.all():
             result = result.filter(pa.array(good))
         # what only bad events had is no column of the table
-        perhaps = [name for name in map(own_name, rows.untyped) if name in payload and name not in keys]
+        perhaps = [
+            name for name in (own.get(name, name) for name in rows.untyped) if name in payload and name not in keys
+        ]
         result = result.drop_columns([name for name in perhaps if _is_empty(result.column(name))])
         if len(result):
             self._tables.setdefault((table, schema_key, keys, result.schema), []).append((result, rows.numbers[good]))
@@ -186,7 +191,6 @@ def match_keys(
     """
     if not names:
         return (), []
-    names = tuple(map(own_name, names))
     keys = tuple(spelled_in(list(payload), name) or "" for name in names)
     missing = [name for name, key in zip(names, keys, strict=True) if not key]
     has_key = pa.repeat(False, count)
@@ -209,6 +213,6 @@ def _is_empty(column: pa.ChunkedArray) -> bool:
     return int(column.null_count) == len(column)
 
 
-def own_name(name: str) -> str:
-    """A payload field's column; one that is called as ours, in any case, gets another name: Delta has no two such."""
-    return f"{name}__field" if name.lower() == METADATA else name
+def own_names(names: Sequence[str]) -> dict[str, str]:
+    """Payload fields' columns; one that is called as ours, in any case, gets another name: Delta has no two such."""
+    return dict(zip(names, beside_ours(names, (METADATA,)), strict=True))

@@ -19,6 +19,7 @@ from distributary.changes.reduce import Places, Ranked, has_row_ids
 from distributary.changes.sequence import Bools, Longs, Numbers, OrderSettings
 from distributary.changes.spans import NEVER, Spans, in_true_order, spans
 from distributary.changes.unfilled import Unfilled, lacking
+from distributary.names import beside_ours
 from distributary.tables.datafile import LONGEST_TEXT
 from distributary.tables.merge_files import LiveFile
 from distributary.tables.merge_rows import DELETED
@@ -29,7 +30,7 @@ OWN = pa.schema(
     [(VALID_FROM, TIME), (VALID_TO, TIME), (IS_CURRENT, pa.bool_()), (DELETED, pa.bool_()), (UNTIL, pa.string())]
 )
 """The columns of a history table besides those of the events. They stand behind the keys: only the first columns of a
-file have bounds. A column of the source with one of these names is `<name>__field`."""
+file have bounds. A column of the source with one of these names is `<name>__field` (`own_names`)."""
 OPEN = "~"
 """`_until` of a version that no event has ended; greater than any place."""
 
@@ -39,8 +40,9 @@ def as_columns(log: pa.Schema, keys: Sequence[str]) -> pa.Schema:
     return as_history(log.empty_table(), keys).schema
 
 
-def own_name(column: str) -> str:
-    return f"{column}__field" if column.lower() in OWN.names else column
+def own_names(columns: Sequence[str]) -> dict[str, str]:
+    """What columns of events are called in a history table."""
+    return dict(zip(columns, beside_ours(columns, OWN.names), strict=True))
 
 
 def as_history(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
@@ -49,13 +51,14 @@ def as_history(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     is_delete = pc.fill_null(pc.struct_field(rows.column(metadata).combine_chunks(), "is_deleted"), False)
     living = np.asarray(pc.invert(is_delete).to_numpy(zero_copy_only=False), bool)
     every = np.arange(rows.num_rows)
-    columns: dict[str, pa.Array | pa.ChunkedArray] = {own_name(key): rows.column(key) for key in keys}
+    named = own_names(rows.column_names)
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {named[key]: rows.column(key) for key in keys}
     columns |= {field.name: pa.nulls(rows.num_rows, field.type) for field in OWN} | {DELETED: is_delete}
     for name in rows.column_names:
         column = rows.column(name)
         if name not in keys and name != metadata and not living.all():
             column = column.combine_chunks().take(pa.array(every, mask=~living))
-        columns[own_name(name)] = column
+        columns[named[name]] = column
     return pa.table(columns)
 
 

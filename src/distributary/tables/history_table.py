@@ -30,7 +30,7 @@ from distributary.tables.commits import commit_text, put_commit
 from distributary.tables.datafile import DataFile
 from distributary.tables.engines import in_place, spark_needed
 from distributary.tables.faults import CommitConflict
-from distributary.tables.history_rows import OPEN, UNTIL, VALID_TO, IncomingVersions, Met, as_history, own_name
+from distributary.tables.history_rows import OPEN, UNTIL, VALID_TO, IncomingVersions, Met, as_history, own_names
 from distributary.tables.merge import SMALL_BYTES, SMALL_FILES, MergeTarget, fitted_rows, with_columns
 from distributary.tables.merge_files import FILE_BYTES, FileWriter, LiveFile, Reader, live_files, may_hold
 from distributary.tables.rewrite import is_elsewhere
@@ -58,7 +58,8 @@ def merge_history(
     a table that a task must not write or a key whose column changed its type, TableFault, OSError, pa.ArrowException.
     """
     table = target.before
-    silent = {own_name(column): pa.array(mask) for column, mask in gaps.unchanged(rows).items()}
+    named = own_names(rows.column_names)
+    silent = {named[column]: pa.array(mask) for column, mask in gaps.unchanged(rows).items()}
     if table is not None and (why := spark_needed(table, removes=True)) is not None:
         raise ValueError(f"a history table is written by tasks, and this one needs Spark's own writer: {why}")
     rows = as_history(rows, keys)
@@ -83,7 +84,8 @@ def history_files(
 ) -> list[DataFile]:
     """The whole history of some keys, of which `rows` are all events, as files in the folder `uri` that no commit names
     yet; their columns are those of `as_columns`. Raises as `merge_history`."""
-    silent = {own_name(column): pa.array(mask) for column, mask in gaps.unchanged(rows).items()}
+    named = own_names(rows.column_names)
+    silent = {named[column]: pa.array(mask) for column, mask in gaps.unchanged(rows).items()}
     incoming = IncomingVersions(as_history(rows, keys), tuple(keys), order, silent)
     files = _Files(FileWriter(uri, store, (*keys, UNTIL)), keys)
     files.take(incoming.with_versions(Met.none(incoming)).written(None))

@@ -27,7 +27,7 @@ from distributary.engine.changes.rejected_events import RECORD
 from distributary.engine.messages.chunks import GONE, KEY, WriterSchema
 from distributary.engine.messages.decode import Decoded, rejected_rows
 from distributary.engine.messages.record_keys import beside, fitting, key_fields
-from distributary.engine.messages.task_spec import ORIGIN, MessageSpec, payload_columns
+from distributary.engine.messages.task_spec import ORIGIN, MessageSpec, payload_columns, renamed
 from distributary.errors import Reason
 from distributary.schemas.raw import utf8_texts
 from distributary.tables.merge_rows import DELETED, DELETED_AT, DELETED_AT_TYPE
@@ -35,6 +35,8 @@ from distributary.tables.snapshot import columns_of
 
 OF_ORIGIN = f"{ORIGIN}."
 """Begins the names of what is known of a record besides its message, where a column can be named."""
+_OURS = (CHANGE, METADATA)
+"""Columns of what is known of an event."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def keyed(some: WriterRecords, spec: MessageSpec) -> MadeEvents:
 
 def as_merged(incoming: pa.Schema, spec: MessageSpec) -> pa.Schema:
     """The columns of a merged table that takes rows of a writer (`decode.incoming_schema`)."""
-    columns = [f.with_name(_own_name(f.name)) for f in incoming if f.name != ORIGIN]
+    columns = list(renamed(pa.schema([f for f in incoming if f.name != ORIGIN]), _OURS))
     record_key = spec.record_key
     if record_key is not None and record_key.format != "text":
         columns += beside(pa.schema(columns), key_fields(record_key, is_keyed=True))
@@ -166,7 +168,8 @@ def as_merged(incoming: pa.Schema, spec: MessageSpec) -> pa.Schema:
 
 def _columns(some: WriterRecords, spec: MessageSpec) -> dict[str, pa.Array]:
     """What a table gets of each message, by the name that the column has beside our own."""
-    named = {_own_name(f.name): some.rows.column(n) for n, f in enumerate(payload_columns(some.rows.schema))}
+    names = renamed(payload_columns(some.rows.schema), _OURS).names
+    named = dict(zip(names, some.rows.columns, strict=True))
     record_key = spec.record_key
     if record_key is None or record_key.format != "text":
         return named  # with the columns of structured keys, where these are read
@@ -174,11 +177,6 @@ def _columns(some: WriterRecords, spec: MessageSpec) -> dict[str, pa.Array]:
     if name not in named:
         named[name] = _of_record_key(some, name, spec)
     return named
-
-
-def _own_name(name: str) -> str:
-    """A field that is called as the column of what is known of an event gets another name."""
-    return f"{name}__field" if name.lower() in (CHANGE, METADATA) else name
 
 
 def _of_record_key(some: WriterRecords, name: str, spec: MessageSpec) -> pa.Array:

@@ -3,7 +3,7 @@ pickle."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Self
@@ -18,6 +18,7 @@ from distributary.engine.changes.table_settings import Named
 from distributary.engine.changes.task_spec import ChangeSpec
 from distributary.engine.decisions import TaskSpec
 from distributary.errors import KeysSwitched, Reason
+from distributary.names import beside_ours
 from distributary.schemas.row_sql import RowSql
 from distributary.steps import Steps, finished
 from distributary.tables.datafile import DataFile, writing_data_file
@@ -51,7 +52,13 @@ WRITTEN_AT = pa.field("written_at", pa.timestamp("us", tz="UTC"))
 
 def payload_columns(columns: pa.Schema) -> pa.Schema:
     """A writer schema's columns; none may take the origin's name."""
-    return pa.schema([f.with_name(f"{ORIGIN}__field") if f.name.lower() == ORIGIN else f for f in columns])
+    return renamed(columns, (ORIGIN,))
+
+
+def renamed(columns: pa.Schema, ours: Collection[str]) -> pa.Schema:
+    """Columns beside ours."""
+    names = beside_ours(columns.names, ours)
+    return pa.schema([f.with_name(name) for f, name in zip(columns, names, strict=True)])
 
 
 def fingerprint(payload: bytes) -> str:

@@ -97,6 +97,21 @@ def test_what_is_wrong_with_a_table_parks_it_alone(text: str) -> None:
     assert raised.value.route == "a"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "java.nio.file.AccessDeniedException: s3a://lake/a/_delta_log: getFileStatus on s3a://lake/a: (403)",
+        "software.amazon.awssdk.services.s3.model.S3Exception: null (Service: S3, Status Code: 403, Request ID: 1)",
+    ],
+)
+def test_a_403_of_s3_is_said_with_the_right_that_may_be_missing(text: str) -> None:
+    """Without s3:ListBucket, S3 answers 403 in place of 404 to a HEAD, whose answer has no body."""
+    error = ended_by("org.apache.spark.SparkException: Job aborted", text)
+    assert str(error).startswith(text) and "s3:ListBucket" in str(error) and "docs/stores.md" in str(error)
+    other = ended_by("java.lang.IllegalStateException: java.nio.file.AccessDeniedException: s3a://lake (403)")
+    assert "s3:ListBucket" not in str(other)
+
+
 def test_a_table_that_is_looked_at_is_told_from_a_catalog_that_is_away_in_the_same_way() -> None:
     with pytest.raises(TableFault), asking():
         raise FromJava(THEIRS[0])

@@ -51,6 +51,15 @@ NETWORK = re.compile(
 )
 """Beginnings of the JVM's errors of a network: a store or a catalog is away, busy, or does not know us (`tables.outage`
 says so of the Rust libraries). Not a catalog's 500, which may be of one table."""
+_DENIED = re.compile(
+    r"(?:java\.nio\.file\.AccessDeniedException: s3a?://"
+    r"|software\.amazon\.awssdk\.services\.s3\.model\.S3Exception: [^\n]*Status Code: 403\b)"
+)
+_DENIED_MEANS = (
+    "The store refuses (403). S3 says so also of an object that is not there, to whoever may not list the bucket: "
+    "allow s3:ListBucket on the bucket beside s3:GetObject, s3:PutObject and s3:DeleteObject on its objects, "
+    "for Spark's own credentials too (spark.hadoop.fs.s3a.*; docs/stores.md)"
+)
 _DEPTH = 20
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:\w+\.)*(\S.*)")
 """What a Python worker raised, without the name of its module, behind each of its tracebacks."""
@@ -260,8 +269,11 @@ def away(error: BaseException) -> str | None:
 
 def first_line(error: BaseException) -> str:
     """What says most of an error of Spark's: what a Python worker raised, else what Java threw, for py4j's own words
-    say nothing; else its first line."""
+    say nothing; else its first line. Of a store's 403, that answer and what it may mean."""
     thrown = list(causes_of(error))
+    for cause in thrown:
+        if _DENIED.match(cause):
+            return f"{cause.split(chr(10), 1)[0][:500]}. {_DENIED_MEANS}"
     raised: list[str] = [text for cause in thrown for text in _RAISED.findall(cause)]
     texts: list[str] = [*raised[-1:], *(thrown if isinstance(error, Py4JError) else ()), str(error)]
     return texts[0].strip().split("\n", 1)[0][:500]

@@ -416,6 +416,25 @@ def test_a_folder_of_the_future_does_not_hide_the_present() -> None:
     assert watcher.look() == ["orders/2026/11/28/11/59/a.avro"]
 
 
+@pytest.mark.parametrize("odd", ["0001/01/01/00/00", "0001/01/03/00/00", "0999/12/31/23/59", "9999/12/31/23/59"])
+def test_a_folder_of_any_year_is_listed_and_hides_no_other(odd: str) -> None:
+    tree = Keys()
+    tree.put(f"orders/{odd}/a.avro", f"{TODAY}/b.avro", f"people/{odd}/a.avro", "strange/0000/00/00/00/00/a.avro")
+    watcher = Watcher(tree)
+    assert len(watcher.look()) == 4
+    tree.put(f"orders/{odd}/c.avro", f"{TODAY}/d.avro", f"people/{odd}/c.avro", f"people/{odd}/d.avro")
+    found = [path for _ in range(4) for path in watcher.look()]
+    assert len(found) == len(set(found)) == 4
+
+
+def test_a_start_date_before_the_year_1000_leaves_no_file_alone() -> None:
+    tree = Keys()
+    tree.put(f"{TODAY}/a.avro", "orders/0500/01/01/00/00/a.avro", "orders/0900/01/01/00/00/a.avro")
+    start = datetime(900, 1, 1, tzinfo=timezone(timedelta(hours=-1)))
+    assert Watcher(tree, start=start).look() == [f"{TODAY}/a.avro"]
+    assert len(Watcher(tree, start=datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=2)))).look()) == 3
+
+
 def test_after_a_stop_of_days_the_first_round_finds_all_that_came_since() -> None:
     tree = Keys(page_files=10)
     old, new = history(400)[100:], history(400)[:100]

@@ -19,6 +19,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -31,7 +32,7 @@ PAGE_FILES = 1000
 
 _TIME = re.compile(r"(?:(?P<table>.*?)/)??(?P<time>\d{4}/\d\d(?:/\d\d(?:/\d\d(?:/\d\d)?)?)?)(?:/|$)")
 _YEAR = re.compile(r"\d{4}")
-_FORM = "%Y/%m/%d/%H/%M"
+_FIRST = datetime.min.replace(tzinfo=UTC)
 _UNFINISHED = (".schema", ".tmp", ".part", ".filepart", ".inprogress", "._COPYING_", "~")
 _MINUTE = re.compile(r"(?:.*/)?(\d{4}/\d\d/\d\d/\d\d/\d\d)")
 _ENDING = re.compile(r".+\.(avro|jsonl?|parquet)(\.gz)?", re.IGNORECASE)
@@ -174,7 +175,7 @@ class Lister:
         self.tree = tree
         self.known_files = known_files
         self.reach = reach or Reach()
-        self.start = "" if start is None else _utc(start).strftime(_FORM)
+        self.start = "" if start is None else _text(_utc(start))
         self._clock = clock
         self._takes_strays = strays
         self._strays: set[str] = set()
@@ -225,9 +226,9 @@ class Lister:
         for table, newest in sorted(self._newest.items()):
             # A clock that is wrong at the source must not carry the window into the future.
             latest = min(_parsed(newest), now)
-            low = _path(table, latest - self.reach.hot)
+            low = _path(table, _before(latest, self.reach.hot))
             hot.append(_Range(table, low, _path(table, now + timedelta(days=1))))
-            late.append(_Range(table, _path(table, latest - self.reach.late), low))
+            late.append(_Range(table, _path(table, _before(latest, self.reach.late)), low))
         return [
             *map(self._whole, hot),
             self._next(self._late, late),
@@ -339,7 +340,7 @@ class Lister:
 
     def _is_cold(self, folder: str) -> bool:
         table, when = place(folder)
-        return not when or _parsed(when) < _parsed(self._newest[table]) - self.reach.hot
+        return not when or _parsed(when) < _before(_parsed(self._newest[table]), self.reach.hot)
 
     def _warm_ranges(self) -> list[_Range]:
         limit = self._clock() - self.reach.warm.total_seconds()
@@ -355,11 +356,23 @@ def _top(folder: str) -> str:
 
 
 def _utc(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    if moment.tzinfo is not None:
+        with suppress(OverflowError):  # at the ends of the calendar
+            return moment.astimezone(UTC)
+    return moment.replace(tzinfo=UTC)
+
+
+def _before(moment: datetime, span: timedelta) -> datetime:
+    """So much earlier, as far as the calendar goes: whoever makes a folder gives it any year."""
+    return moment - span if moment - _FIRST > span else _FIRST
+
+
+def _text(moment: datetime) -> str:
+    return f"{moment.year:04}/{moment:%m/%d/%H/%M}"
 
 
 def _path(table: str, moment: datetime) -> str:
-    return f"{table}/{moment.strftime(_FORM)}".lstrip("/")
+    return f"{table}/{_text(moment)}".lstrip("/")
 
 
 def _parsed(text: str) -> datetime:

@@ -16,8 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from distributary.config import DeltaSource, Envelope, Tables
 from distributary.errors import SourceMissing
 from distributary.sources.data_files import BatchFiles
-from distributary.sources.delta import delta_stream
+from distributary.sources.delta import delta_stream, needed_columns
 from distributary.sources.delta_batch import batch_files, store_of_source
+from distributary.sources.delta_source import newest_of_table
 from distributary.tables.store import Store
 
 pytestmark = pytest.mark.spark
@@ -86,6 +87,21 @@ def test_each_batch_is_the_files_that_spark_planned_for_it(spark: SparkSession, 
         assert files is not None
         assert counted(rows_of(files)) == counted(rows)
     assert sorted(r["value"] for rows, _ in [*first, *second] for r in rows) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_whole_number_is_a_record_s_time_in_milliseconds_for_spark_and_for_a_look(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, millis = tmp_path / "t", int(NOON.timestamp() * 1000)
+    times = pa.array([millis, 2**62, None], pa.int64())
+    write_deltalake(path, pa.table({"value": [b"1", b"2", b"3"], "timestamp": times}))
+    stream = Stream(spark, path)
+    [(by_spark, files)] = stream.go()
+    assert files is None
+    needed = needed_columns(stream.source, VALUES)
+    looked = newest_of_table(stream.source, VALUES, needed, Store(), 3).select(["value", "timestamp"])
+    for rows in (by_spark, looked.to_pylist()):
+        assert {row["value"]: row["timestamp"] for row in rows} == {b"1": NOON, b"2": None, b"3": None}
 
 
 def test_plain_columns_with_the_route_as_partition_are_read_from_the_files(spark: SparkSession, tmp_path: Path) -> None:

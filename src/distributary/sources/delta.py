@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 ORIGIN_COLUMNS = ("topic", "partition", "offset", "timestamp")
 """Columns of a Kafka export that say where a row came from; taken over where the table has them."""
 
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999: what Spark and Python both can hold. Producers give any time."""
+
 OF_RECORDS = {"key": "binary", "topic": "string", "partition": "int", "offset": "bigint"}
 """Columns of Kafka's records, and their types in Spark's words."""
 
@@ -106,4 +110,11 @@ def delta_stream(
         F.expr(f"try_cast({quoted(name) if name in names else 'NULL'} AS {kind})").alias(alias)
         for name, (alias, kind) in needed.items()
     )
-    return rows.select(*columns, *(F.col(quoted(c)) for c in origin))
+    times = [c for c in origin if c == "timestamp" and rows.schema[c].dataType.simpleString() in _WHOLE]
+    return rows.select(*columns, *(F.expr(_time(c)) if c in times else F.col(quoted(c)) for c in origin))
+
+
+def _time(column: str) -> str:
+    """A whole number as a record's time: milliseconds since 1970, which is how Kafka has it."""
+    name = quoted(column)
+    return f"CASE WHEN {name} BETWEEN {FIRST_MS} AND {LAST_MS} THEN timestamp_millis({name}) END AS {name}"

@@ -10,12 +10,22 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from distributary.config import DeltaSource, Envelope, Pipeline, StateFolder
 from distributary.errors import BadInput, SourceDown, SourceMissing, SourceReplaced
 from distributary.names import quoted_parts
 from distributary.sources.data_files import BatchFiles
-from distributary.sources.delta import NO_NAME, NO_TABLE_THERE, ORIGIN_COLUMNS, delta_stream, lacks, needed_columns
+from distributary.sources.delta import (
+    FIRST_MS,
+    LAST_MS,
+    NO_NAME,
+    NO_TABLE_THERE,
+    ORIGIN_COLUMNS,
+    delta_stream,
+    lacks,
+    needed_columns,
+)
 from distributary.sources.delta_batch import batch_files, store_of_source
 from distributary.sources.port import ORIGIN, AnswerCache, Position, Sight, Source, SourceLag
 from distributary.sources.unread import Unknown, unread
@@ -219,9 +229,19 @@ def newest_of_table(
         origin = [name for name in ORIGIN_COLUMNS if files.has(name) and name not in needed]
         rows = _last(files, [*needed, *origin], count)
     columns = {alias: rows.column(name) for name, (alias, _) in needed.items()}
-    columns_found = {name: rows.column(name) for name in origin} | columns
+    columns_found = {name: _said(name, rows.column(name)) for name in origin} | columns
     blank = {f.name: pa.nulls(rows.num_rows, f.type) for f in ORIGIN}
     return pa.table({**blank, **columns_found})
+
+
+def _said(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column that says where a row came from, as `delta_stream` has it."""
+    if name != "timestamp" or not pa.types.is_integer(column.type):
+        return column
+    millis = column.cast(pa.int64())
+    is_time = pc.and_(pc.greater_equal(millis, FIRST_MS), pc.less_equal(millis, LAST_MS))
+    times = pc.if_else(is_time, millis, pa.scalar(None, pa.int64()))
+    return times.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
 
 
 def _last(files: TableFiles, names: Sequence[str], count: int) -> pa.Table:

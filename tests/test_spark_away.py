@@ -23,6 +23,7 @@ from distributary.errors import Outage, StoreDown
 from distributary.errors.border import TableFault
 from distributary.tables.outage import is_store_fault
 from distributary.tables.spark_engine import SPARK_ERRORS, SparkEngineError, asking
+from distributary.tables.table import retried
 from tests.conftest import needed
 from tests.faults.proxy import WELL, Proxy, Rule
 from tests.faults.proxy import Fault as Answer
@@ -46,6 +47,26 @@ AWAY = [
     "org.apache.http.NoHttpResponseException: The target server failed to respond",
     "org.apache.http.conn.ConnectTimeoutException: Connect to 127.0.0.1:1 timed out",
     "software.amazon.awssdk.services.s3.model.S3Exception: no (Service: S3, Status Code: 401, Request ID: null)",
+    "org.apache.hadoop.fs.s3a.AWSBadRequestException: PUT 0-byte object on lake/a/_delta_log/1.json: "
+    "software.amazon.awssdk.services.s3.model.S3Exception: The provided token has expired. (Service: S3, "
+    "Status Code: 400, Request ID: X, Extended Request ID: Y):ExpiredToken: The provided token has expired.",
+    "software.amazon.awssdk.services.s3.model.S3Exception: Please reduce your request rate. (Service: S3, "
+    "Status Code: 503, Request ID: X)",
+    "software.amazon.awssdk.services.s3.model.S3Exception: The provided token has expired. (Service: S3, "
+    "Status Code: 400, Request ID: X)",
+    "com.amazon.ws.emr.hadoop.fs.shaded.com.amazonaws.services.s3.model.AmazonS3Exception: Slow Down (Service: Amazon "
+    "S3; Status Code: 503; Error Code: 503 Slow Down; Request ID: X; S3 Extended Request ID: Y; Proxy: null)",
+    "com.amazonaws.services.s3.model.AmazonS3Exception: The provided token has expired. (Service: Amazon S3; "
+    "Status Code: 400; Error Code: ExpiredToken; Request ID: X)",
+    'org.apache.hadoop.fs.azurebfs.contracts.exceptions.AbfsRestOperationException: Operation failed: "The server is '
+    'busy.", 503, PUT, https://x.dfs.core.windows.net/lake/a, ServerBusy, "Operations per second is over the limit."',
+    'org.apache.hadoop.fs.azurebfs.contracts.exceptions.AbfsRestOperationException: Operation failed: "x", 429, GET, '
+    "https://x.dfs.core.windows.net/lake/a, TooManyRequests",
+    "org.apache.hadoop.fs.azurebfs.oauth2.AzureADAuthenticator$HttpException: HTTP Error 503; url='https://login'",
+    "com.google.cloud.hadoop.repackaged.gcs.com.google.api.client.googleapis.json.GoogleJsonResponseException: "
+    "429 Too Many Requests",
+    "com.google.api.client.googleapis.json.GoogleJsonResponseException: 503 Service Unavailable",
+    "javax.net.ssl.SSLException: Connection reset",
     f"{UNITY}: 503 - [no body]",
     f"{UNITY}: 401 - token has ended",
 ]
@@ -55,6 +76,10 @@ THEIRS = [
     "java.nio.file.AccessDeniedException: s3a://b/java.net.ConnectException: Forbidden (Status Code: 403)",
     "software.amazon.awssdk.services.s3.model.S3Exception: no (Service: S3, Status Code: 403, Request ID: 401)",
     "java.io.IOException: HTTP/1.1 is what the table is called",
+    "java.nio.file.AccessDeniedException: s3a://b/ExpiredToken: (Service: S3, Status Code: 403, X):AccessDenied",
+    'org.apache.hadoop.fs.azurebfs.contracts.exceptions.AbfsRestOperationException: Operation failed: "x", 404, GET, '
+    "https://x.dfs.core.windows.net/lake/503, PathNotFound",
+    "com.google.api.client.googleapis.json.GoogleJsonResponseException: 403 Forbidden",
     f"{UNITY}: 403 - no right to `503`",
     f"{UNITY}: 500 - of this one table",
     f"{UNITY}: 404 - call failed with: 503",
@@ -88,6 +113,15 @@ def test_what_does_not_answer_ends_the_batch_and_parks_no_table(text: str) -> No
         end_attempt(error, "a", "s3a://lake/a")
 
 
+def test_a_store_that_did_not_answer_a_task_is_known_where_only_the_jobs_error_tells() -> None:
+    met = "java.net.SocketTimeoutException: Read timed out"
+    task = (
+        "Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in stage 1.0 (TID 4) (host executor 1)"
+    )
+    error = ended_by(f"org.apache.spark.SparkException: Job aborted due to stage failure: {task}: {met}\n\tat x.Y")
+    assert isinstance(error, ConnectionError) and str(error) == met
+
+
 @pytest.mark.parametrize("text", THEIRS)
 def test_what_is_wrong_with_a_table_parks_it_alone(text: str) -> None:
     error = ended_by(text)
@@ -110,6 +144,29 @@ def test_a_403_of_s3_is_said_with_the_right_that_may_be_missing(text: str) -> No
     assert str(error).startswith(text) and "s3:ListBucket" in str(error) and "docs/stores.md" in str(error)
     other = ended_by("java.lang.IllegalStateException: java.nio.file.AccessDeniedException: s3a://lake (403)")
     assert "s3:ListBucket" not in str(other)
+
+
+FIRST = [
+    "org.apache.spark.sql.delta.DeltaConcurrentModificationException: [DELTA_CONCURRENT_WRITE] there has been one",
+    "io.delta.exceptions.ConcurrentAppendException: [DELTA_CONCURRENT_APPEND.WITHOUT_HINT] Transaction conflict",
+    "io.delta.exceptions.MetadataChangedException: [DELTA_METADATA_CHANGED] The metadata of the table has changed",
+    "io.delta.exceptions.ProtocolChangedException: [DELTA_PROTOCOL_CHANGED] The protocol has been changed",
+]
+
+
+@pytest.mark.parametrize("text", FIRST)
+def test_a_write_of_sparks_before_which_another_writer_came_is_done_again(text: str) -> None:
+    tried: list[int] = []
+
+    def write() -> int:
+        tried.append(1)
+        with asking(SparkEngineError):
+            if len(tried) < 3:
+                raise FromJava(TRIED, text)
+        return len(tried)
+
+    assert retried(write) == 3
+    assert isinstance(ended_by(text), SparkEngineError), "where it never ends, the table is parked"
 
 
 def test_a_table_that_is_looked_at_is_told_from_a_catalog_that_is_away_in_the_same_way() -> None:

@@ -27,9 +27,10 @@ from distributary.names import literal, quoted
 from distributary.tables.by_name import is_named, schema_name, sql_name
 from distributary.tables.comments import comment_of
 from distributary.tables.evolve import Evolution, Policy, evolve
+from distributary.tables.faults import CommitConflict
 from distributary.tables.snapshot import OWNER_KEY, Snapshot, Txn, columns_of
 from distributary.tables.store import Store
-from distributary.tables.table import Table
+from distributary.tables.table import Table, retried
 from distributary.tables.widening import for_spark
 
 WIDENING = "delta.enableTypeWidening"
@@ -46,7 +47,19 @@ NETWORK = re.compile(
     r"|org\.apache\.hadoop\.fs\.s3a\.AWS(?:StatusNNNN|ServiceThrottled|ServiceIO|ClientIO|Status500|ApiCallTimeout)\w*"
     r"|org\.apache\.hadoop\.fs\.s3a\.HttpChannelEOFException"
     r"|software\.amazon\.awssdk\.core\.exception\.(?:SdkClient|ApiCall\w*Timeout)Exception"
-    r"|software\.amazon\.awssdk\.services\.s3\.model\.S3Exception: [^(\n]*\(Service: S3, Status Code: 401"
+    r"|(?:software\.amazon\.awssdk\.services|(?:com\.amazon\.ws\.emr\.hadoop\.fs\.shaded\.)?com\.amazonaws\.services)"
+    r"\.s3\.model\.(?:Amazon)?S3Exception: [^(\n]*\(Service: (?:Amazon )?S3[,;] "
+    r"Status Code: (?:401|408|429|500|502|503|504)"
+    r"|(?:com\.amazon\.ws\.emr\.hadoop\.fs\.shaded\.)?com\.amazonaws\.SdkClientException"
+    r"|org\.apache\.hadoop\.fs\.azurebfs\.contracts\.exceptions\.AbfsRestOperationException: "
+    r"(?:Status code: |Operation failed: \"[^\"\n]*\", )(?:-1|401|408|429|500|502|503|504)"
+    r"|org\.apache\.hadoop\.fs\.azurebfs\.oauth2\.AzureADAuthenticator\$\w+: HTTP Error (?:-1|401|408|429|5\d\d)"
+    r"|com\.microsoft\.azure\.storage\.StorageException: The server is busy"
+    r"|(?:com\.google\.cloud\.hadoop\.repackaged\.gcs\.)?com\.google\.api\.client\.(?:googleapis\.json\.|http\.|auth\.oauth2\.)"
+    r"(?:GoogleJson|Http|Token)ResponseException: (?:401|408|429|500|502|503|504)"
+    r"|(?:com\.google\.cloud\.hadoop\.repackaged\.gcs\.)?io\.grpc\.Status(?:Runtime)?Exception: "
+    r"(?:UNAVAILABLE|RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED|UNAUTHENTICATED)"
+    r"|javax\.net\.ssl\.SSL\w*Exception"
     r"|io\.unitycatalog\.client\.ApiException: \w+ call failed with: (?:401|408|429|502|503|504))\b"
 )
 """Beginnings of the JVM's errors of a network: a store or a catalog is away, busy, or does not know us (`tables.outage`
@@ -60,6 +73,22 @@ _DENIED_MEANS = (
     "allow s3:ListBucket on the bucket beside s3:GetObject, s3:PutObject and s3:DeleteObject on its objects, "
     "for Spark's own credentials too (spark.hadoop.fs.s3a.*; docs/stores.md)"
 )
+_NOT_US = re.compile(
+    r"(?:org\.apache\.hadoop\.fs\.s3a\.AWSBadRequestException|java\.nio\.file\.AccessDeniedException"
+    r"|(?:[\w.]+\.)?(?:Amazon)?S3Exception|org\.apache\.hadoop\.fs\.azurebfs\.[\w.]+): [^\n]*"
+    r"(?:\((?:Service: (?:Amazon )?S3[,;] )?Status Code: 40[03]|\", 403, [A-Z]+, )[^\n]*"
+    r"(?::|Error Code: |, )(?:InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|RequestTimeTooSkewed"
+    r"|AuthenticationFailed|AuthorizationFailure|AccountIsDisabled)\b"
+    r"|[\w.]*S3Exception: The provided token has expired\. \(Service: "
+)
+"""The same of a store that says by a 400 or 403 that it does not know us (`tables.outage` has the codes)."""
+_FOREIGN_COMMIT = re.compile(
+    r"(?:io\.delta\.exceptions|org\.apache\.spark\.sql\.delta)\.(?:\w+\.)*"
+    r"(?:Concurrent\w+|MetadataChanged|ProtocolChanged|MetadataMismatch\w*)Exception\b"
+    r"|[\w.$]+: \[DELTA_(?:CONCURRENT_\w+|METADATA_CHANGED|PROTOCOL_CHANGED|MAX_COMMIT_RETRIES_EXCEEDED)\b"
+)
+_LOST_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\)(?: \([^()\n]*\))?: ([^\n]+)")
+"""Of a job that failed: what its task had met."""
 _DEPTH = 20
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:\w+\.)*(\S.*)")
 """What a Python worker raised, without the name of its module, behind each of its tracebacks."""
@@ -69,9 +98,14 @@ class SparkEngineError(Exception):
     """Spark refused the write; the text is its first line."""
 
 
+class SparkConflict(SparkEngineError, CommitConflict):
+    """Another writer's commit came first; what was begun can be done once more."""
+
+
 @contextmanager
 def asking(fault: type[Exception] = TableFault) -> Iterator[None]:
-    """What Spark says of a table is the table's fault. Raises `fault`; ConnectionError where a store or a catalog does
+    """What Spark says of a table is the table's fault. Raises `fault`, as SparkEngineError SparkConflict where another
+    writer was first; ConnectionError where a store or a catalog does
     not answer, which is all tables' fault; what says that Spark itself is gone."""
     try:
         yield
@@ -80,6 +114,8 @@ def asking(fault: type[Exception] = TableFault) -> Iterator[None]:
             raise
         if (why := away(e)) is not None:
             raise ConnectionError(why) from e
+        if fault is SparkEngineError and was_first(e):
+            raise SparkConflict(first_line(e)) from e
         raise fault(first_line(e)) from e
 
 
@@ -94,8 +130,15 @@ class SparkEngine:
         """Create the table, or widen its columns, so that `incoming` fits; returns the schema rows are to have.
         `before`: the table as it was opened just now, where it was there.
 
-        New columns are left to the write itself (mergeSchema). Safe to repeat. Raises as `asking`.
+        New columns are left to the write itself (mergeSchema). Safe to repeat, and repeated where another writer was
+        first. Raises as `asking`.
         """
+        opened = iter([before])
+        return retried(lambda: self._prepare(target, incoming, policy, next(opened, None)))
+
+    def _prepare(
+        self, target: Table, incoming: Sequence[pa.Schema], policy: Policy, before: Snapshot | None
+    ) -> pa.Schema:
         table = before or Snapshot.open(target.uri, self.store)
         evolution = evolve(columns_of(table), incoming, for_spark(policy, table))
         with asking(SparkEngineError):
@@ -153,10 +196,14 @@ class SparkEngine:
 
     def append(self, rows: DataFrame, uri: str, txn: Txn, before: Snapshot | None = None) -> bool:
         """Append `rows` under the batch's transaction; False when the table has taken this batch before. `before`: as
-        for `prepare`; who comes between the two is found by Delta.
+        for `prepare`; who comes between the two is found by Delta, and it is done again.
 
         Raises as `asking`.
         """
+        opened = iter([before])
+        return retried(lambda: self._append(rows, uri, txn, next(opened, None)))
+
+    def _append(self, rows: DataFrame, uri: str, txn: Txn, before: Snapshot | None) -> bool:
         table = before or Snapshot.open(uri, self.store)
         if table is not None and table.has(txn):
             return False
@@ -264,7 +311,17 @@ def causes_of(error: Any) -> Iterator[str]:
 
 def away(error: BaseException) -> str | None:
     """What says that a store or a catalog which Spark asked does not answer; None where nothing does."""
-    return next((cause[:300] for cause in causes_of(error) if NETWORK.match(cause)), None)
+    for cause in causes_of(error):
+        lost: list[str] = _LOST_TASK.findall(cause)[:1]
+        for text in (cause, *lost):
+            if NETWORK.match(text) or _NOT_US.match(text):
+                return text[:300]
+    return None
+
+
+def was_first(error: BaseException) -> bool:
+    """Does an error say that another writer's commit came first?"""
+    return any(_FOREIGN_COMMIT.match(cause) for cause in causes_of(error))
 
 
 def first_line(error: BaseException) -> str:

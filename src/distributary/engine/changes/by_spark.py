@@ -35,6 +35,7 @@ from distributary.tables.spark_engine import SparkEngine, SparkEngineError, aski
 from distributary.tables.spark_merge import merge_by_spark, merge_session
 from distributary.tables.spark_order import newest_by_spark
 from distributary.tables.store import Store, join, local_path
+from distributary.tables.table import retried
 
 
 class BySpark:
@@ -66,7 +67,7 @@ class BySpark:
         assert begun is not None
         merge, files = replace(begun, by_spark=True, why_spark=None), list(begun.files)
         try:
-            by_spark = self._merge(outcome, spec, files)
+            by_spark = retried(lambda: self._merge(outcome, spec, files))
             merge = replace(
                 merge,
                 state="merged",

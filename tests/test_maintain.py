@@ -19,6 +19,7 @@ from distributary.running.maintain import _purge_by_spark, maintain
 from distributary.state.ledger import Entry
 from distributary.tables.quarantine import REJECTED_SCHEMA, commit_quarantine, quarantine_uri, write_rejected
 from distributary.tables.snapshot import Owner, Snapshot
+from distributary.tables.spark_upkeep import vacuum_by_spark
 from distributary.tables.store import Store
 from distributary.tables.wide import KEY
 from tests.lake import Lake
@@ -134,3 +135,14 @@ def test_spark_looks_after_a_table_that_only_spark_may_write(lake: Path, spark: 
     assert (done.skipped, done.files_before, done.files_after) == (None, 4, 1)
     assert len(list(Path(uri).glob("*.parquet"))) == 1, "what was replaced is away"
     assert verify(made.config).ok
+    written = Path(uri, "part-of-a-batch-that-runs.parquet")
+    written.write_bytes(b"PAR1")
+    two_hours_ago = time.time() - 7200
+    os.utime(written, (two_hours_ago, two_hours_ago))
+    spark.sparkContext.setJobGroup("vacuum", "")
+    vacuum_by_spark(spark, uri, 1800, enforce=False)
+    assert written.exists()
+    told = spark.sparkContext.statusTracker()
+    jobs = [told.getJobInfo(job) for job in told.getJobIdsForGroup("vacuum")]
+    stages = [told.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    assert stages and max(stage.numTasks for stage in stages if stage is not None) < 300

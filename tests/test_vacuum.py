@@ -66,6 +66,12 @@ def test_a_file_that_a_task_may_still_commit_stays_however_short_the_retention_i
     assert written.exists()
 
 
+def test_a_retention_of_minutes_is_not_none(table: Path) -> None:
+    assert _vacuum(table, 600) == []
+    assert _vacuum(table, 3600) == []
+    assert len(_vacuum(table, 0)) == 2
+
+
 def test_older_versions_within_the_retention_are_readable_after_it(table: Path) -> None:
     _orphan(table, days=8)
     assert len(_vacuum(table, WEEK_SEC)) == 1

@@ -148,7 +148,9 @@ class Maintenance(Model):
     )
     target_file_size: Size = Field(default=128 * 2**20, description="What compaction joins files to.")
     vacuum_after: Duration = Field(
-        default=7 * DAY_SEC, description="Files that no newest version needs stay so long, for readers of older ones."
+        default=7 * DAY_SEC,
+        description="Files that no newest version needs stay so long, for readers of older ones, in whole "
+        "hours. What no commit names stays for a day at least: a batch that runs may commit it.",
     )
 
     @field_validator("target_file_size")

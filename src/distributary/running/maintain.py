@@ -232,11 +232,11 @@ class Carer:
         if table.joins and upkeep.files_before > rules.min_files:
             opened = self._compact(opened, by_spark, rules.target_file_size)
             upkeep.files_after = len(opened.addresses())
-        enforce, hours = rules.vacuum_after >= DEFAULT_RETENTION_SEC, rules.vacuum_after // 3600
+        enforce = rules.vacuum_after >= DEFAULT_RETENTION_SEC
         if beside is not None:
             upkeep.vacuumed += len(vacuum(beside, rules.vacuum_after, enforce=enforce))
         if by_spark:
-            vacuum_by_spark(self._spark(), opened.uri, hours, enforce=enforce)
+            vacuum_by_spark(self._spark(), opened.uri, rules.vacuum_after, enforce=enforce)
         else:
             is_quarantine = table.uri == quarantine_uri(self.config.state_root)
             awaited = _decided_files(read_entries(self.config.state_root, self.store)) if is_quarantine else set()

@@ -8,6 +8,7 @@ vector, in use or not, and whatever else somebody has put there), and deletion v
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Collection, Iterator
@@ -38,7 +39,7 @@ def vacuum(
 
     Raises TableFault, OSError.
     """
-    hours = int(seconds // 3600)
+    hours = math.ceil(seconds / 3600)  # delta-rs counts whole ones, and none may be too few
     removed = table.vacuum(hours, enforce=enforce)
     table.refresh()
     return [*removed, *remove_orphans(table, max(hours, ORPHAN_HOURS), awaited), *vacuum_vectors(table, seconds)]
@@ -65,7 +66,8 @@ def _is_table(system: pafs.FileSystem, folder: PurePosixPath) -> bool:
 def vacuum_vectors(table: Snapshot, seconds: float) -> list[str]:
     """Remove files of vectors that no version of the last `seconds` needs; which.
 
-    Those that no commit names are from a merge that died or lost its race. Raises TableFault, OSError.
+    Those that no commit names are from a merge that died or lost its race, or of one that is to commit yet: they stay
+    for `ORPHAN_HOURS`. Raises TableFault, OSError.
     """
     on_read = OnRead(table)
     if not on_read.has_feature or on_read.why_spark() is not None:
@@ -73,13 +75,18 @@ def vacuum_vectors(table: Snapshot, seconds: float) -> list[str]:
     since = time.time() - seconds
     system = filesystem(table.uri, table.store)
     live = {vector.path() for vector in on_read.vectors.values() if vector.storage == "u"}
-    old = {info.base_name for info in _files(system, "", _VECTOR) if info.mtime.timestamp() < since} - live
+    files = ((info.base_name, info.mtime.timestamp()) for info in _files(system, "", _VECTOR))
+    old_at = {name: at for name, at in files if at < since and name not in live}
+    old = set(old_at)
     # A version of that time is one whose files have been removed since.
     needed = _removed_since(system, since) if old else set()
-    removable = sorted(old - needed)
-    for name in removable:
+    removable = old - needed
+    young_since = time.time() - ORPHAN_HOURS * 3600
+    if young := {name for name in removable if old_at[name] >= young_since}:
+        removable -= young - _removed_since(system, young_since)
+    for name in sorted(removable):
         system.delete_file(name)
-    return removable
+    return sorted(removable)
 
 
 def _removed_since(system: pafs.FileSystem, since: float) -> set[str]:

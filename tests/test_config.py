@@ -591,7 +591,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "key", "detail"),
     [
-        ("pipeline: games\nsource: {type: kafka\n", "line 3, column 1", "not YAML"),
+        ("pipeline: games\nsource: {type: kafka\n", "line 2, column 9", "not YAML: the `{` here has no `}`"),
+        ("source: {type: kafka\nregistry: {}\n", "line 1, column 9", "not YAML: the `{` here has no `}`"),
+        ("source: [a b: c\nd: e\n", "line 1, column 9", "not YAML: the `[` here has no `]`"),
+        ("a: !<x y>\n", "line 1, column 7", "not YAML: expected '>', but found ' '"),
         ("pipeline: a: b\n", "line 1, column 12", "not YAML: a second colon in this line"),
         ("pipeline: games\n\ttables: x\n", "line 2, column 1", "a tab; YAML takes spaces only"),
         ("pipeline: games\ntables: {root: 'lake}\n", "line 2, column 16", "no quote at its end"),

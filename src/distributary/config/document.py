@@ -21,8 +21,9 @@ MAX_VALUES = 200_000
 """Keys and values, those of an alias counted at each place where it stands."""
 
 
-_QUOTED = re.compile(r"'(?!<)[^']{2,}'")
-"""What PyYAML's messages quote of the file (`password: *word` is an alias); `'<scalar>'` is a word of their own."""
+_QUOTED = re.compile(r"'([^']*)'")
+"""What PyYAML's messages quote of the file (`password: *word` is an alias), and signs and words of their own: `','`,
+`'<scalar>'`."""
 
 
 _INDENT = "this line begins in another column than its neighbours; keys of one mapping stand below each other"
@@ -38,6 +39,8 @@ _COMMON = (
     ("", "unknown escape character", _BACKSLASH),
     ("", "escape sequence of", _BACKSLASH),
     ("", "expected <block end>", _INDENT),
+    ("flow mapping", "expected ',' or '}'", "the `{` here has no `}`, or there is no comma before one of its keys"),
+    ("flow sequence", "expected ',' or ']'", "the `[` here has no `]`, or there is no comma before one of its values"),
     (
         "",
         "mapping values are not allowed here",
@@ -124,7 +127,11 @@ def _where_and_why(error: yaml.MarkedYAMLError) -> tuple[yaml.Mark | None, str]:
         if about in context and text in problem:
             # What has no end is noticed at the end of the file, and a key without a colon in the next line.
             return (error.context_mark if about else error.problem_mark) or error.problem_mark, why
-    return error.problem_mark or error.context_mark, _QUOTED.sub("(...)", problem)
+    return error.problem_mark or error.context_mark, _QUOTED.sub(_hidden, problem)
+
+
+def _hidden(quoted: re.Match[str]) -> str:
+    return quoted[0] if len(quoted[1]) < 2 or quoted[1].startswith("<") else "(...)"
 
 
 def _place(mark: yaml.Mark | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -102,6 +103,15 @@ def test_a_compiler_that_cannot_be_started_is_an_outage(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(CompilerDown):
         compile_text(GOOD, compiler=Compiler(Limits(cpu_sec=5)))
+
+
+def test_a_compiler_whose_folder_was_tidied_away_compiles_what_comes() -> None:
+    one = Compiler()
+    compile_text(GOOD, compiler=one)
+    scratch = compiler._process(one.limits)._scratch
+    assert scratch is not None
+    shutil.rmtree(scratch.folder)
+    assert compile_text(GOOD + "message TidiedAway {}", compiler=one).descriptor_set
 
 
 def test_threads_share_one_process() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -82,6 +83,20 @@ def test_a_spool_goes_with_its_stream(tmp_path: Path) -> None:
     write_spool(spool.open(), [pa.py_buffer(b"a")])
     del spool
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("gone", ["its folder", "all temporary files"])
+def test_a_spool_that_was_tidied_away_under_a_running_stream_is_made_anew(tmp_path: Path, gone: str) -> None:
+    parent = tmp_path / "temporary"
+    parent.mkdir()
+    spool = Spool(str(parent))
+    folder = spool.open()
+    shutil.rmtree(spool.folder if gone == "its folder" else parent)
+    close_spool(folder, reuse=True)
+    folder = spool.open()
+    path, (begin,) = write_spool(folder, [pa.py_buffer(b"abc")])
+    assert SpoolReader().read(path, begin, 3).to_pybytes() == b"abc"
+    close_spool(folder, reuse=True)
 
 
 def test_a_file_that_is_gone_is_an_error_with_its_name(tmp_path: Path) -> None:

@@ -37,13 +37,21 @@ class Spool:
     """
 
     def __init__(self, parent: str | None) -> None:
+        self._parent = parent
         self._scratch = Scratch("chunks", parent)
-        self.folder = self._scratch.folder
-        (self.folder / _SPARE).mkdir()
+
+    @property
+    def folder(self) -> Path:
+        return self._scratch.folder
 
     def open(self) -> str:
         """A folder for one batch's chunks; `close_spool` takes it. Raises StoreDown."""
         with spooled(str(self.folder)):
+            if not self.folder.is_dir():  # somebody has tidied up; a stream runs for months
+                if self._parent is not None:
+                    Path(self._parent).mkdir(parents=True, exist_ok=True)
+                self._scratch = Scratch("chunks", self._parent)
+            (self.folder / _SPARE).mkdir(exist_ok=True)
             return tempfile.mkdtemp(dir=self.folder)
 
 
@@ -52,8 +60,8 @@ def close_spool(folder: str, *, reuse: bool) -> None:
 
     `reuse`: nobody writes or needs these chunks any more, so the next batch may write over the files.
     """
-    if reuse:
-        spare = Path(folder).parent / _SPARE
+    spare = Path(folder).parent / _SPARE
+    if reuse and spare.is_dir():
         spare_bytes = sum(file.stat().st_size for file in spare.iterdir())
         for file in Path(folder).glob(f"*{_CHUNKS}"):
             spare_bytes += file.stat().st_size

@@ -215,8 +215,6 @@ class _Process:
         return f"it takes more than {self._limits.memory:,} bytes to compile (registry.compile_memory)"
 
     def _exchange(self, request: bytes) -> tuple[int, bytes]:
-        if self._child is not None and self._scratch is not None and not self._scratch.folder.is_dir():
-            self._end()  # its folder was tidied away, and it could write no text any more
         child = self._child or self._start()
         until = time.monotonic() + 60 + PATIENCE * self._limits.cpu_sec
         assert child.stdin is not None

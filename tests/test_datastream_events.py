@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from decimal import Decimal
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from distributary.changes import hashing, json_files
+from distributary.changes import contents, hashing, json_files
 from distributary.changes.file_events import peek, read_events
 from distributary.changes.hashing import row_hash
 from distributary.changes.metadata import infer_kind
@@ -517,6 +520,54 @@ def test_what_comes_before_the_fault_of_a_zipped_file_is_kept(damage: str) -> No
     ids = found.events[0].rows.column("id").to_pylist()
     assert ids == list(range(len(ids))) and 80 < len(ids) < 150
     assert found.bad[-1].reason is Reason.FILE_BROKEN and "gzip" in found.bad[-1].detail
+
+
+class Counting:
+    """zlib, with the bytes that it was given."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def decompressobj(self, wbits: int) -> Any:
+        return _Member(self, wbits)
+
+
+class _Member:
+    def __init__(self, counting: Counting, wbits: int) -> None:
+        self._counting, self._member = counting, zlib.decompressobj(wbits=wbits)
+
+    def decompress(self, data: Any, room: int) -> bytes:
+        self._counting.given += len(data)
+        return self._member.decompress(data, room)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._member, name)
+
+
+@pytest.mark.parametrize("end", [b"", b"\0" * 70_000, b"\x1f\x8b\x08garbled", b"x"])
+@pytest.mark.parametrize("count", [1, 2_000, 20_000])
+def test_members_of_a_zipped_file_are_each_read_once_however_many(
+    count: int, end: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = Counting()
+    monkeypatch.setattr(contents, "zlib", SimpleNamespace(decompressobj=counting.decompressobj, error=zlib.error))
+    one = gzip.compress(b"a line\n", mtime=0)
+    body, fault = contents.unzipped(pa.py_buffer(one * count + end), 1 << 30)
+    assert body.to_pybytes() == b"a line\n" * count
+    assert bool(fault) is bool(end.strip(b"\0"))
+    assert counting.given <= 4 * (len(one) * count + len(end)) + contents.MEMBER_BYTES
+
+
+@pytest.mark.parametrize("size", [100, contents.MEMBER_BYTES, 3 * contents.MEMBER_BYTES + 7])
+def test_members_of_any_size_are_unpacked_up_to_the_most_that_may_be(size: int) -> None:
+    noise = Random(1).randbytes(size)
+    body = pa.py_buffer(gzip.compress(noise, mtime=0) * 5)
+    assert contents.unzipped(body, 5 * size) == (pa.py_buffer(noise * 5), "")
+    for most in (1, size - 1, size, 3 * size + 5):
+        content, _ = contents.unzipped(body, most)
+        assert content.to_pybytes() == (noise * 5)[: most + 1]
+    cut, fault = contents.unzipped(body.slice(0, body.size - 9), 5 * size)
+    assert (fault, (noise * 5).startswith(cut.to_pybytes())) == ("is cut", True)
 
 
 @pytest.mark.parametrize("body", [b"", b"\n\n", avro(ID, []), gzip.compress(b"", mtime=0)])

@@ -28,6 +28,8 @@ MARK = b"\xef\xbb\xbf"
 BODY = ("source_metadata", "payload")
 FIRST_BYTES = 1 << 20
 """What is unpacked at first to find the first event of a zipped file."""
+MEMBER_BYTES, LEAST_BYTES = 1 << 16, 64
+"""What a member of a zipped file is given at first, the most and the least."""
 
 
 def read_rows(
@@ -124,23 +126,40 @@ def unzipped(body: pa.Buffer, most: int) -> tuple[pa.Buffer, str]:
     `most` bytes only its beginning, a byte longer than that."""
     if body.size < 2 or body.slice(0, 2).to_pybytes() != GZIP:
         return body, ""
-    pieces: list[bytes] = []
-    packed = body.to_pybytes()
-    room = most + 1
-    while packed.startswith(GZIP) and room:
-        member = zlib.decompressobj(wbits=31)
+    packed = memoryview(body).cast("B")
+    content = bytearray()
+    begin, ahead = 0, MEMBER_BYTES
+    while packed[begin : begin + 2] == GZIP and len(content) <= most:
+        unpacked = len(content)
         try:
-            pieces.append(member.decompress(packed, room))
+            end = _member(packed, begin, ahead, content, most + 1)
         except zlib.error as exc:
-            return pa.py_buffer(b"".join([*pieces, _until_fault(packed, room)])), f"is garbled ({exc})"
-        room -= len(pieces[-1])
-        if not member.eof:
-            return pa.py_buffer(b"".join(pieces)), "is cut"
-        packed = member.unused_data
-    return pa.py_buffer(b"".join(pieces)), "is followed by something else" if packed.strip(b"\0") else ""
+            del content[unpacked:]
+            content += _until_fault(packed[begin:], most + 1 - unpacked)
+            return pa.py_buffer(content), f"is garbled ({exc})"
+        if end is None:
+            return pa.py_buffer(content), "" if len(content) > most else "is cut"
+        # What is given beyond a member's end is copied, so it is to be in proportion to the member.
+        begin, ahead = end, min(MEMBER_BYTES, max(LEAST_BYTES, 2 * (end - begin)))
+    is_followed = len(content) <= most and bytes(packed[begin:]).strip(b"\0")
+    return pa.py_buffer(content), "is followed by something else" if is_followed else ""
 
 
-def _until_fault(data: bytes, room: int) -> bytes:
+def _member(packed: memoryview, begin: int, ahead: int, content: bytearray, most: int) -> int | None:
+    """Unpack the member at `begin` behind `content`, which gets `most` bytes at the most; `ahead`: how many bytes it is
+    given at first. Its end; None where it has none. Raises zlib.error."""
+    member = zlib.decompressobj(wbits=31)
+    while begin < len(packed) and len(content) < most:
+        part_given = packed[begin : begin + ahead]
+        content += member.decompress(part_given, most - len(content))
+        begin += len(part_given)
+        if member.eof:
+            return begin - len(member.unused_data)
+        ahead = min(2 * ahead, FIRST_BYTES)
+    return None
+
+
+def _until_fault(data: memoryview, room: int) -> bytes:
     """What a garbled member gives before its fault: unpacked in small steps."""
     member = zlib.decompressobj(wbits=31)
     pieces: list[bytes] = []

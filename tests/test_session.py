@@ -348,6 +348,17 @@ class Noted(socket.socket):
         super().setsockopt(*args)
 
 
+def test_a_worker_starts_without_the_sink_which_is_there_once_spark_asks_for_it() -> None:
+    code = """
+import sys
+import pyspark_distributary.worker
+assert not [name for name in sys.modules if name.startswith("distributary")]
+assert pyspark_distributary.DefaultSource.name() == "distributary"
+assert not hasattr(pyspark_distributary, "OtherSource")
+"""
+    subprocess.run([sys.executable, "-c", code], timeout=120, check=True)
+
+
 @pytest.mark.skipif(QUICKACK is None, reason="TCP_QUICKACK is Linux' own")
 def test_a_worker_asks_for_an_acknowledgement_at_once_before_each_read() -> None:
     """Once is not enough: the kernel goes back to waiting as soon as data go the other way."""

@@ -5,11 +5,14 @@ df.writeStream.format("distributary").option("route", "game").option("checkpoint
 Spark 4.0 looks here for every format, and lacks what the sink is made of: there it finds nothing.
 """
 
-from pyspark.sql import datasource
 
-__all__ = []
+def __getattr__(name: str) -> object:
+    """`DefaultSource` comes once it is asked for: each worker of Spark imports this package for `worker` alone."""
+    if name == "DefaultSource":
+        from pyspark.sql import datasource
 
-if hasattr(datasource, "DataSourceStreamArrowWriter"):
-    from distributary.sink.data_source import DistributarySource as DefaultSource
+        if hasattr(datasource, "DataSourceStreamArrowWriter"):
+            from distributary.sink.data_source import DistributarySource
 
-    __all__ += ["DefaultSource"]
+            return DistributarySource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,7 +23,7 @@ from distributary.running.named_tables import with_session
 from distributary.state.divisions import parts
 from distributary.state.ledger import MERGE, Entry, is_batch, read_entries
 from distributary.tables.faults import reading
-from distributary.tables.snapshot import Snapshot
+from distributary.tables.snapshot import Snapshot, batches_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table
 from distributary.tables.wide import KEY, partition, seen_by
@@ -135,7 +135,7 @@ class _Grown:
         self._table = table
         self._wide_route = wide_route
         self._notes = notes
-        self._versions = {} if table is None else table.versions(wide_route)
+        self._versions = {} if table is None else batches_of(table.history(), wide_route)
         self._last: pa.Schema | None = None
         self._is_known = True
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from distributary.engine.messages.task_spec import MessageSpec
 from distributary.errors import Reason
-from distributary.tables.snapshot import Snapshot
+from distributary.tables.snapshot import Snapshot, batches_of
 from distributary.tables.table import Table
 
 
@@ -50,12 +50,13 @@ def committed(rows: pa.Table, route: str, table: Snapshot | None) -> pa.Array:
 class _Answers:
     def __init__(self, route: str, table: Snapshot) -> None:
         self._table = table
-        self._txns = table.txns(route)
+        commits = table.history()
+        self._txns = batches_of(commits, route).keys()
         self._oldest: dict[str, int] = {}
         """Stream -> the oldest batch that the log still has: all that came after it are there too."""
-        for stream, batch in table.txns():
+        for stream, batch in batches_of(commits):
             self._oldest[stream] = min(batch, self._oldest.get(stream, batch))
-        self._is_whole = any(commit["version"] == 0 for commit in table.history())
+        self._is_whole = any(commit["version"] == 0 for commit in commits)
 
     def of(self, stream: str, batch: int) -> bool | None:
         if (stream, batch) in self._txns:

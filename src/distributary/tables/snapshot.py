@@ -6,7 +6,7 @@ Every error of deltalake leaves here as `edge` words it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -239,18 +239,7 @@ class Snapshot:
     def txns(self, route: str | None = None, *, limit: int | None = None) -> set[tuple[str, int]]:
         """(stream, batch) of every commit of ours that the log still has, by either engine. `route`: leave out
         commits to a table of many routes that did not take it. `limit`: of the newest so many commits."""
-        return set(self.versions(route, limit=limit))
-
-    def versions(self, route: str | None = None, *, limit: int | None = None) -> dict[tuple[str, int], int]:
-        """As `txns`, with the version that each of the commits made."""
-        versions = {}
-        for commit in self.history(limit):
-            about = {**commit, **_user_metadata(commit)}
-            if APP_KEY in about and (
-                route is None or ROUTES_KEY not in about or route in json.loads(about[ROUTES_KEY])
-            ):
-                versions[str(about[APP_KEY]), int(about[BATCH_KEY])] = int(commit["version"])
-        return versions
+        return set(batches_of(self.history(limit), route))
 
     # -- its files and rows --------------------------------------------------------------------------------
 
@@ -381,6 +370,16 @@ def delta_schema(schema: pa.Schema) -> Schema:
         return Schema.from_arrow(schema)
     except Exception as e:
         raise ValueError(str(e).split("\n", 1)[0]) from e
+
+
+def batches_of(commits: Iterable[Mapping[str, Any]], route: str | None = None) -> dict[tuple[str, int], int]:
+    """(stream, batch) of our own among a table's commits: the version each made. `route`: as for `Snapshot.txns`."""
+    versions = {}
+    for commit in commits:
+        about = {**commit, **_user_metadata(commit)}
+        if APP_KEY in about and (route is None or ROUTES_KEY not in about or route in json.loads(about[ROUTES_KEY])):
+            versions[str(about[APP_KEY]), int(about[BATCH_KEY])] = int(commit["version"])
+    return versions
 
 
 def _user_metadata(commit: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from distributary.changes.casts import FIRST_MICRO, LAST_MICRO
 from distributary.config import DeltaSource, Envelope
 from distributary.errors import SourceMissing
 from distributary.names import quoted, quoted_parts
@@ -17,8 +18,8 @@ ORIGIN_COLUMNS = ("topic", "partition", "offset", "timestamp")
 """Columns of a Kafka export that say where a row came from; taken over where the table has them."""
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
-FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999: what Spark and Python both can hold. Producers give any time."""
+FIRST_MS, LAST_MS = FIRST_MICRO // 1000, LAST_MICRO // 1000
+"""The years that readers hold. Producers give any time."""
 
 OF_RECORDS = {"key": "binary", "topic": "string", "partition": "int", "offset": "bigint"}
 """Columns of Kafka's records, and their types in Spark's words."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from delta.tables import DeltaTable as SparkDeltaTable
@@ -32,6 +32,8 @@ from distributary.tables.snapshot import OWNER_KEY, Snapshot, Txn, columns_of
 from distributary.tables.store import Store
 from distributary.tables.table import Table, retried
 from distributary.tables.widening import for_spark
+
+T = TypeVar("T")
 
 WIDENING = "delta.enableTypeWidening"
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
@@ -104,9 +106,9 @@ class SparkConflict(SparkEngineError, CommitConflict):
 
 @contextmanager
 def asking(fault: type[Exception] = TableFault) -> Iterator[None]:
-    """What Spark says of a table is the table's fault. Raises `fault`, as SparkEngineError SparkConflict where another
-    writer was first; ConnectionError where a store or a catalog does
-    not answer, which is all tables' fault; what says that Spark itself is gone."""
+    """What Spark says of a table is the table's fault. Raises `fault`, and of SparkEngineError SparkConflict where
+    another writer was first; ConnectionError where a store or a catalog does not answer, which is all tables' fault;
+    what says that Spark itself is gone."""
     try:
         yield
     except SPARK_ERRORS as e:
@@ -133,8 +135,7 @@ class SparkEngine:
         New columns are left to the write itself (mergeSchema). Safe to repeat, and repeated where another writer was
         first. Raises as `asking`.
         """
-        opened = iter([before])
-        return retried(lambda: self._prepare(target, incoming, policy, next(opened, None)))
+        return _retried(before, lambda table: self._prepare(target, incoming, policy, table))
 
     def _prepare(
         self, target: Table, incoming: Sequence[pa.Schema], policy: Policy, before: Snapshot | None
@@ -200,8 +201,7 @@ class SparkEngine:
 
         Raises as `asking`.
         """
-        opened = iter([before])
-        return retried(lambda: self._append(rows, uri, txn, next(opened, None)))
+        return _retried(before, lambda table: self._append(rows, uri, txn, table))
 
     def _append(self, rows: DataFrame, uri: str, txn: Txn, before: Snapshot | None) -> bool:
         table = before or Snapshot.open(uri, self.store)
@@ -211,6 +211,12 @@ class SparkEngine:
             writer = rows.write.option("txnAppId", txn.app_id).option("txnVersion", str(txn.version))
             append_to(writer.option("userMetadata", json.dumps(txn.about())), uri)
         return True
+
+
+def _retried(before: Snapshot | None, write: Callable[[Snapshot | None], T]) -> T:
+    """`write` with the table as it was opened; done again, where another writer was first, with the table as it is."""
+    opened = iter([before])
+    return retried(lambda: write(next(opened, None)))
 
 
 def create_text(target: Table, schema: pa.Schema) -> str:

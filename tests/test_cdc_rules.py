@@ -182,6 +182,28 @@ def test_batches_without_files_are_taken_and_counted(lake: Path) -> None:
     shop.check()
 
 
+@pytest.mark.parametrize(("once", "given"), [(True, 0), (False, 1)])
+def test_a_broken_file_is_given_again_only_to_a_run_that_will_read_it(lake: Path, once: bool, given: int) -> None:
+    """A run with `--once` reads what was there when it began. It took a minute longer, gave the file to the stream
+    again, and left it as one that waits."""
+    shop = Sparkless(lake)
+    shop.garbage()
+    shop.run()
+    changes = Changes(Here(), shop.config, Store())  # type: ignore[arg-type]
+    now = [1_000.0]
+    ledger = Ledger(shop.config.state_root, "shop", Store())
+    intake = FileIntake(shop.config, changes, ledger, threading.Lock(), clock=lambda: now[0])
+    intake.begin(once, lambda _: None)
+    try:
+        before = intake.files.newest_file_batch
+        now[0] += 3600
+        intake.between_batches()
+        assert intake.files.newest_file_batch - before == given
+    finally:
+        intake.end()
+    assert status(shop.config).files_waiting == given
+
+
 class _Nothing:
     def toArrow(self) -> pa.Table:
         return FILES_SCHEMA.empty_table()

@@ -52,10 +52,12 @@ class FileIntake:
         self._retries: dict[str, tuple[int, float]] = {}
         changes.reached = self._reached
         self._discovery: FileDiscovery | None = None
+        self._once = False
         self.failure: BaseException | None = None
 
     def begin(self, once: bool, failed: Callable[[BaseException], None]) -> None:
         """Look for files: at everything (`once`), or from now on. Raises SourceDown, SourceMissing, StoreDown."""
+        self._once = once
         self.files.create()
         start = None if self.source.start_date is None else moment(self.source.start_date)
         self._discovery = discovery = FileDiscovery(
@@ -103,6 +105,8 @@ class FileIntake:
     def between_batches(self) -> None:
         """Merges that are due, and files that are to be tried again."""
         self.merges.run(None)
+        if self._once:
+            return  # its end is fixed when it starts: what is given to the stream now would only wait
         if any(due <= self._clock() for _, due in self._retries.values()) or not self._retries:
             self.retry_files()
 

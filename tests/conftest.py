@@ -210,6 +210,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_SaysAtOnce(config), "failures said at once")
+
+
+class _SaysAtOnce:
+    """A run that is cut off in the middle has said which tests failed, and in which line."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            words = str(crash or report.longreprtext).splitlines() or [""]
+            terminal.write_line(
+                f"\nfailed in {report.when} after {report.duration:.0f} s: {report.nodeid}: {words[0][:300]}"
+            )
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

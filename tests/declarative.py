@@ -61,7 +61,7 @@ def connect_server(folder: Path) -> Iterator[str]:
         yield remote
     finally:
         process.stdin.close()
-        process.wait(60)
+        process.wait(240)
         process.stdout.close()
 
 

@@ -56,7 +56,7 @@ class Process:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self._end()
-        psutil.wait_procs(family, timeout=30)
+        psutil.wait_procs(family, timeout=120)
         return alive
 
     def finish(self, timeout_sec: float) -> int:
@@ -66,7 +66,7 @@ class Process:
         return code
 
     def _end(self) -> None:
-        self._process.wait(30)
+        self._process.wait(120)
         for pipe in (self._process.stdin, self._process.stdout, self._log):
             with suppress(BrokenPipeError):
                 if pipe is not None:

@@ -24,7 +24,7 @@ from distributary_simulate.games.stream import Games
 from distributary_simulate.games.truth import Truth
 from tests.scenarios import Running, Scenario
 
-WAIT_SEC = 180.0
+WAIT_SEC = 480.0
 
 
 @dataclass(frozen=True)

@@ -305,7 +305,7 @@ class Scenario:
 class Running:
     """The streams of a pipeline that goes on, each in a thread as a process would run it, until the block ends."""
 
-    wait_sec: ClassVar[float] = 120
+    wait_sec: ClassVar[float] = 480
     stop_sec: ClassVar[float] = 60
 
     def __init__(self, scenario: Scenario) -> None:

@@ -86,7 +86,7 @@ def test_a_run_is_measured_as_the_command_s_is(tmp_path: Path, monkeypatch: pyte
     def runs(config: Any, *, progress: Any, handle: Any, **_: Any) -> str:
         handle(SimpleNamespace(query=None, outages=0, ledger=SimpleNamespace(entries=list)))
         progress(report)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             said.append(answer.read().decode())
         return "done"
 

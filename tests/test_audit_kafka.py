@@ -35,7 +35,7 @@ def topic(kafka: Kafka) -> Iterator[str]:
             pass
         part = TopicPartition(name, 0, 2)
         admin = AdminClient(kafka.client())  # held until the answer is there
-        admin.delete_records([part])[part].result(60)
+        admin.delete_records([part])[part].result(120)
         yield name
 
 

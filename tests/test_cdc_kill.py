@@ -30,7 +30,7 @@ FAULTS = Faults(duplicates=0.3, late=0.3, cut=0.2, truncated=0.1, garbage=0.1, s
 
 @pytest.mark.crash
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_killed_at_random_moments_the_tables_are_the_sources_and_each_event_is_in_its_log_once(lake: Path) -> None:
     dice = random.Random(4)
     shop = Shop(

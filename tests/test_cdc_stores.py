@@ -29,7 +29,7 @@ from tests.shop import compare_living
 
 EVENTS = 400
 
-pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.timeout(1800)]
 
 
 def test_files_and_tables_on_s3a(s3: S3, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

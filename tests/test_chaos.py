@@ -22,7 +22,7 @@ Rows = list[dict[str, Any]]
 
 @pytest.mark.crash
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["two_hop", "wide"])
 def test_killed_at_random_moments_the_tables_are_the_truth(lake: Path, name: str) -> None:
     """Of the other kinds there are tests of their own (`test_crash`, `test_cdc_kill`, `test_declarative_process`)."""

@@ -53,7 +53,7 @@ def test_a_schema_that_takes_too_long_is_broken() -> None:
     one = Compiler(Limits(cpu_sec=1))
     began = time.monotonic()
     assert "registry.compile_sec" in refused(one, MANY)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert compile_text(GOOD, compiler=one).descriptor_set
 
 
@@ -138,7 +138,7 @@ def test_a_killed_driver_leaves_no_process_and_the_next_one_removes_its_folder(t
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
     child = int(done.stdout)
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while _state(child) != "Z" and time.monotonic() < until:
         time.sleep(0.05)
     assert _state(child) == "Z"

@@ -42,7 +42,7 @@ from tests.test_cdc_postgres import with_intervals
 from tests.test_debezium_avro import AvroShop
 from tests.test_debezium_topics import judged
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.services]
 SECONDS = 6
 END = "that is the end"
 

@@ -91,7 +91,7 @@ def test_the_stock_command_and_the_runner_run_the_same_project_and_no_kill_loses
     children = jvms(run.pid)
     assert children
     run.terminate()
-    rest, _ = run.communicate(timeout=120)
+    rest, _ = run.communicate(timeout=400)
     assert run.returncode == Exit.OK, (tmp_path / "errors.log").read_text()[-2000:]
     assert json.loads(rest.splitlines()[-1])["kind"] == "run"
     assert_gone(children)
@@ -125,7 +125,7 @@ def kill_at(run: subprocess.Popen[str], moments: random.Random) -> None:
     time.sleep(moments.uniform(0, 5))
     children = jvms(run.pid)
     os.kill(run.pid, signal.SIGKILL)
-    run.wait(10)
+    run.wait(60)
     assert_gone(children)
     assert run.stdout is not None
     run.stdout.close()
@@ -141,7 +141,7 @@ def wait_for(run: subprocess.Popen[str], condition: Callable[[dict[str, Any]], b
 
 def assert_gone(processes: list[psutil.Process]) -> None:
     assert processes
-    _, alive = psutil.wait_procs(processes, timeout=20)
+    _, alive = psutil.wait_procs(processes, timeout=120)
     assert not alive, "a JVM was left behind"
 
 

@@ -111,7 +111,7 @@ def test_sigterm_to_all_processes_at_once_ends_a_run_well_and_in_one_line(
 
     def cut_off() -> Update:
         signal.raise_signal(signal.SIGTERM)
-        assert one._stopping.wait(5)
+        assert one._stopping.wait(60)
         spark.alive = False
         if raises:
             raise SparkConnectGrpcException("<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = 14")

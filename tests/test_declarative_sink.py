@@ -53,7 +53,7 @@ def checked(world: World) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_update_after_update_gives_what_was_sent(tmp_path: Path, remote: str) -> None:
     world = World(tmp_path, remote, Plan(games=3, versions=3, records=20, faults=FAULTS), **SINK)
     first, second, third = world.games.names

@@ -110,7 +110,7 @@ def test_run_after_run_gives_what_was_sent_whatever_comes_fails_or_is_refreshed(
     reader.start()
     broken = world.runner(after=lambda _: at_first.append(len(world.silver(first)))).go()
     reader.done.set()
-    reader.join(60)
+    reader.join(240)
     assert (broken.ok, list(broken.failed), broken.updates) == (False, ["own_events"], 2)
     assert at_first[0] == len(world.good(first)), "new versions are there after one update, whatever else fails"
     world.check()

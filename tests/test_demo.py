@@ -87,7 +87,7 @@ def test_the_demo_shows_that_nothing_is_lost(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "demo")
     done = subprocess.run(
         command("demo", "games", "--dir", str(folder.root), "--json"),
-        capture_output=True, text=True, timeout=500, check=False, cwd=tmp_path,
+        capture_output=True, text=True, timeout=1000, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == Exit.OK, done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["demo"]

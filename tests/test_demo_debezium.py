@@ -106,5 +106,5 @@ def test_a_feeder_waits_for_a_stream_that_takes_its_time_to_start(
     connector.join(0.2)
     assert connector.is_alive()
     going.query = SimpleNamespace(processAllAvailable=lambda: taken.append("all"))
-    connector.join(60)
+    connector.join(240)
     assert (taken, connector.finished) == (["all", "stopped"], True)

@@ -39,7 +39,7 @@ def test_the_pipeline_file_of_the_demo_is_valid(tmp_path: Path) -> None:
 def test_the_demo_shows_gold_and_that_nothing_is_lost(tmp_path: Path) -> None:
     done = subprocess.run(
         command("demo", "declarative", "--dir", str(tmp_path / "demo"), "--json"),
-        capture_output=True, text=True, timeout=500, check=False, cwd=tmp_path,
+        capture_output=True, text=True, timeout=1000, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == Exit.OK, done.stderr[-3000:]
     assert [p.name for p in tmp_path.iterdir()] == ["demo"]

@@ -40,7 +40,7 @@ def program(name: str, package: str) -> str:
 
 def printed_by(*command: str, given: str = "") -> str:
     """All that a program prints; fails where it does not end well."""
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -76,7 +76,7 @@ def test_a_check_that_fails_or_hangs_hides_no_other_and_the_time_is_bounded(lake
     began = time.monotonic()
     found = diagnose(pipeline(lake), 0.5, given)
     over.set()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 45
     assert [(one.check, one.level, one.remedy) for one in found.findings] == [
         ("hangs", "fault", "wait"), ("fails", "ok", None), ("fails", "fault", "mend it"), ("well", "ok", None),
     ]  # fmt: skip

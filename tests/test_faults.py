@@ -127,7 +127,7 @@ def test_the_proxy_does_to_requests_what_it_is_told(s3: S3, front: Proxy) -> Non
 
     def get() -> bytes:
         request = urllib.request.Request(place, headers=s3._headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return bytes(answer.read())
 
     front.rule = WELL

@@ -140,7 +140,7 @@ def group_offsets(config: Pipeline, topic: str) -> dict[int, int]:
     assert isinstance(config.source, KafkaSource)
     watcher = Consumer({"bootstrap.servers": config.source.bootstrap_servers, "group.id": config.source.group_id})
     try:
-        found = watcher.committed([TopicPartition(topic, p) for p in (0, 1)], timeout=30)
+        found = watcher.committed([TopicPartition(topic, p) for p in (0, 1)], timeout=120)
     finally:
         watcher.close()
     return {place.partition: place.offset for place in found}

@@ -89,7 +89,7 @@ def test_envelopes_of_both_partitions_land_once(scenario: KafkaScenario) -> None
     scenario.check(tombstones=3)
     assert len(scenario.batches) == 2
     watcher = Consumer({**scenario.kafka.client(), "group.id": f"watch-{scenario.topic}"})
-    places = watcher.committed([TopicPartition(scenario.topic, p) for p in (0, 1)], timeout=30)
+    places = watcher.committed([TopicPartition(scenario.topic, p) for p in (0, 1)], timeout=120)
     watcher.close()
     assert isinstance(source := scenario.config.source, KafkaSource)
     assert {place.partition: place.offset for place in places} == describe_topics(source)[0].latest
@@ -200,7 +200,7 @@ class Fronted(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         status, body = self.server.status, b'{"error_code": 40101, "message": "refused"}'
         if status is None:
-            with urllib.request.urlopen(self.server.target + self.path, timeout=10) as answer:
+            with urllib.request.urlopen(self.server.target + self.path, timeout=60) as answer:
                 status, body = answer.status, answer.read()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -264,7 +264,7 @@ def forget(scenario: KafkaScenario, before: int, partition: int = 0) -> None:
     """What retention does: offsets below `before` are gone."""
     admin = AdminClient(scenario.kafka.client())
     part = TopicPartition(scenario.topic, partition, before)
-    admin.delete_records([part])[part].result(30)
+    admin.delete_records([part])[part].result(120)
 
 
 def test_offsets_past_retention_are_an_error_that_names_partition_and_range(scenario: KafkaScenario) -> None:

@@ -176,7 +176,7 @@ def test_of_two_attempts_at_the_same_time_one_wins(
 
     def both(self: MergeTip, uri: str, store: Store) -> bool:
         found = leads(self, uri, store)
-        barrier.wait(10)
+        barrier.wait(60)
         return found
 
     monkeypatch.setattr(MergeTip, "leads", both)

@@ -261,7 +261,7 @@ def test_a_stream_is_ready_with_its_first_batch_or_when_nothing_waits_and_not_du
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as e:
         with e:
@@ -413,7 +413,7 @@ def test_a_run_does_not_wait_for_a_collector_that_gives_no_answer(
     shutdown = MeterProvider.shutdown
 
     def waits(self: MeterProvider, *_: object, **__: object) -> None:
-        answered.wait(60)
+        answered.wait(240)
         shutdown(self)
 
     monkeypatch.setattr(MeterProvider, "shutdown", waits)

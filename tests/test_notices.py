@@ -180,7 +180,7 @@ def test_a_slow_webhook_holds_nobody_up(hooks: list[Hook], caplog: pytest.LogCap
         for n in range(500):
             told.failed(f"stream {n}", "x")
     told.close(timeout_sec=0.1)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 60  # held up, it were 150
 
 
 def test_a_run_that_nobody_supervises_tells_of_its_end(hooks: list[Hook]) -> None:
@@ -216,7 +216,7 @@ class Mail(threading.Thread):
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
-        self.join(5)
+        self.join(60)
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rw", newline="\r\n", encoding="utf-8") as stream:

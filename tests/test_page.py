@@ -246,7 +246,7 @@ def seen(browser: str, folder: Path, page: str, state: str = "", *flags: str) ->
     file.write_text(page)
     address = f"{file.as_uri()}#{state}"
     command = [browser, *FLAGS, *flags, f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=5000"]
-    done = subprocess.run([*command, "--dump-dom", address], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([*command, "--dump-dom", address], capture_output=True, text=True, timeout=400, check=True)
     return done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
 
 

@@ -76,7 +76,7 @@ def _serve(context: ssl.SSLContext | None = None) -> Iterator[Stub]:
             script.seen.append(Seen(self.command, self.path, dict(self.headers), body))
             answer = script.next()
             if answer.how == "hang":
-                script.release.wait(10)
+                script.release.wait(60)
             if answer.how in ("hang", "close"):
                 self.close_connection = True
                 return

@@ -41,7 +41,7 @@ def consume(conf: dict[str, str], topic: str, count: int) -> list[bytes]:
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])  # a group would take seconds to form
     try:
         found: list[bytes] = []
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while len(found) < count and time.monotonic() < end:
             for message in consumer.consume(count - len(found), timeout=1):
                 assert message.error() is None

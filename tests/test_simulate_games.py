@@ -556,7 +556,7 @@ def topic(kafka: Any, request: pytest.FixtureRequest) -> Iterator[str]:
 def everything_in(servers: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "none", "enable.partition.eof": False})
     partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-    ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
+    ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=60)[1] for p in partitions}
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
     found: list[tuple[bytes | None, bytes | None]] = []
     while len(found) < sum(ends.values()):
@@ -606,11 +606,11 @@ def test_cleaning_deletes_our_topic_and_spares_a_neighbours(registry: Registry, 
     write_kafka(kafka.bootstrap_servers, topic, records, manifest=manifest)
     write_kafka(kafka.bootstrap_servers, neighbour, records, manifest=manifest)
     assert outcomes(clean(manifest)) == {topic: "delete"}
-    assert topic in admin.list_topics(timeout=10).topics
+    assert topic in admin.list_topics(timeout=60).topics
     assert outcomes(clean(manifest, dry_run=False)) == {topic: "delete"}
     # The controller's word is enough for whoever deletes; a broker may name the topic for a moment more.
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 20, "the topic is gone")
-    assert neighbour in admin.list_topics(timeout=10).topics
+    wait_until(lambda: topic not in admin.list_topics(timeout=60).topics, 120, "the topic is gone")
+    assert neighbour in admin.list_topics(timeout=60).topics
     admin.delete_topics([neighbour])[neighbour].result()
 
 

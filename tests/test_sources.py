@@ -108,7 +108,7 @@ class KafkaStage(Stage):
         super().__init__(root, pipeline(root, kafka.source(topic), **REGISTRY))
 
     def add(self, count: int) -> None:
-        if self.topic not in self.kafka._admin().list_topics(timeout=10).topics:
+        if self.topic not in self.kafka._admin().list_topics(timeout=60).topics:
             self.kafka.create_topic(self.topic)
         producer = Producer(self.kafka.client())
         for n in range(count):

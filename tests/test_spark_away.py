@@ -238,7 +238,6 @@ AWAY_SEC = 4
 
 @pytest.mark.spark
 @pytest.mark.services
-@pytest.mark.timeout(600)
 def test_a_store_that_is_away_in_the_middle_of_spark_s_writes_parks_nothing(s3: S3, lake: Path) -> None:
     """Spark's requests only go by the proxy: ours, which find it away as a table is opened, would end the batch."""
     with needed():
@@ -288,7 +287,7 @@ def test_a_store_that_is_away_in_the_middle_of_spark_s_writes_parks_nothing(s3: 
 
 
 def wait(holds: Callable[[], bool], what: str, log: Path) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 480
     while not holds():
         assert time.monotonic() < end, f"{what}\n{log.read_text()[-6000:]}"
         time.sleep(0.3)

@@ -45,7 +45,7 @@ def test_sparks_submission_makes_of_the_documented_line_what_kubernetes_allows(t
         }
         submit = Path(str(pyspark.__path__[0])) / "bin" / "spark-submit"
         done = subprocess.run(
-            [str(submit), *words], cwd=DEPLOY, env=environ, capture_output=True, text=True, timeout=120
+            [str(submit), *words], cwd=DEPLOY, env=environ, capture_output=True, text=True, timeout=400
         )
         assert done.returncode == 0, done.stderr[-3000:]
     for thing in cluster.made:

@@ -79,7 +79,7 @@ def rows(lake: Path, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.crash
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_killed_at_random_moments_keys_have_their_newest_message_and_all_their_versions(lake: Path) -> None:
     players = Players(lake / "source", random.Random(6))
     players.send()

@@ -90,6 +90,6 @@ def test_a_view_can_be_read_at_any_moment_while_it_is_made_again(wide: Laid, spa
         refresh(spark, wide.config, ledger, anew=True)
         made += 1
     over.set()
-    reader.join(60)
+    reader.join(240)
     assert not failures
     assert set(seen) == {1}

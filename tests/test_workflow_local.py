@@ -167,7 +167,7 @@ class Supervised:
     def rows(self) -> int:
         return sum(batch["rows_in"] for _, batch in self.batches)
 
-    def wait_rows(self, rows: int, timeout_sec: float = 240) -> None:
+    def wait_rows(self, rows: int, timeout_sec: float = 600) -> None:
         end = time.monotonic() + timeout_sec
         while self.rows < rows and time.monotonic() < end and self._thread.is_alive():
             time.sleep(0.1)
@@ -190,7 +190,7 @@ def supervised(run: LocalRun) -> Iterator[Supervised]:
     finally:
         if found.supervisor is not None:
             found.supervisor.stop()
-        found._thread.join(120)
+        found._thread.join(500)
     assert not found._thread.is_alive()
 
 
@@ -222,7 +222,7 @@ def test_a_killed_cluster_comes_back_while_the_other_goes_on_and_nothing_is_lost
         found.wait_rows(len(scenario.sent))
         assert found.record("2-of-2").restarts == 1
         assert found.record("1-of-2").pid == other
-        _, alive = psutil.wait_procs(family, timeout=30)
+        _, alive = psutil.wait_procs(family, timeout=120)
         assert not alive, "the killed driver left its JVM behind"
     assert found.code == Exit.OK
     _check(scenario)
@@ -242,7 +242,7 @@ def test_a_standalone_cluster_with_two_workers_runs_the_pipeline(tmp_path: Path)
             scenario.file, scenario.config, ONE, tmp_path / "logs", once=True, via=cluster.url, cores=2, conf=conf
         )
         with supervised(run) as found:
-            found._thread.join(240)
+            found._thread.join(500)
         assert found.code == Exit.OK, found.logs()
         assert cluster.log("master").count("Registered app") == 1
         assert all("Asked to launch executor" in cluster.log(f"worker-{n}") for n in range(2))

@@ -86,5 +86,5 @@ class Typist:
             code = execute(command.split()[1:])
             said = self.capsys.readouterr()
             return code, said.out + said.err
-        done = subprocess.run(command, shell=True, cwd=self.folder, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, shell=True, cwd=self.folder, capture_output=True, text=True, timeout=300)
         return done.returncode, done.stdout + done.stderr

@@ -64,7 +64,7 @@ class Stage:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
         address = f"{self.url}/api/2.1/unity-catalog{path}"
         request = urllib.request.Request(address, body, headers)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             found: dict[str, Any] = json.loads(answer.read())
             return found
 

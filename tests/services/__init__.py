@@ -42,7 +42,7 @@ class Server:
     """A process with a log. `start` and `stop` may alternate: address and data stay the same."""
 
     name: ClassVar[str]
-    start_timeout_sec: ClassVar[float] = 90
+    start_timeout_sec: ClassVar[float] = 300
     on_java: ClassVar[bool] = True
 
     def __init__(self, folder: Path) -> None:
@@ -112,10 +112,10 @@ class Server:
             return
         process.send_signal(how)
         try:
-            process.wait(20)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(20)
+            process.wait(60)
 
 
 def cached(service: str, key: str, fetch: Callable[[Path], None]) -> Path:

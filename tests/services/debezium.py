@@ -121,20 +121,20 @@ class Debezium(Server):
             return None
         return body if self._format == "json" else b64decode(msgspec.json.decode(body))
 
-    def wait_for(self, txn: str, timeout_sec: float = 60) -> None:
+    def wait_for(self, txn: str, timeout_sec: float = 300) -> None:
         """Until a row of which a value is `txn` has come: then all that was committed before it has."""
         self.wait_for_text(json.dumps(txn) if self._format == "json" else txn, timeout_sec)
 
     def wait_for_stream(self) -> None:
         """Until the position that a restart goes on from is one of the log. Before, it would read all tables anew."""
         self.wait_for_text('"snapshot":"false"' if self._format == "json" else "\nfalse")
-        wait_until(self._is_past_snapshot, 60, "a position behind the snapshot in Debezium's offsets")
+        wait_until(self._is_past_snapshot, 300, "a position behind the snapshot in Debezium's offsets")
 
     def _is_past_snapshot(self) -> bool:
         body = self._offsets.read_bytes() if self._offsets.exists() else b""
         return (b'"pos"' in body or b'"lsn"' in body) and b'"snapshot"' not in body
 
-    def wait_for_text(self, text: str, timeout_sec: float = 60) -> None:
+    def wait_for_text(self, text: str, timeout_sec: float = 300) -> None:
         """Until what was sent holds the text."""
         body = text.encode()
         wait_until(lambda: self._has_sent(body), timeout_sec, f"{text} in Debezium's lines")

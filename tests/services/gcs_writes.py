@@ -58,7 +58,7 @@ class GcsWrites(Server):
         return [sys.executable, "-c", start, str(self._port), self._backend]
 
     def is_ready(self) -> bool:
-        with urllib.request.urlopen(f"{self.url}/storage/v1/b?project=test", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/storage/v1/b?project=test", timeout=60) as answer:
             return b"kind" in answer.read()
 
 

@@ -129,14 +129,14 @@ class Kafka(Server):
         settings = {key.replace("_", "."): value for key, value in config.items()}
         new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
         admin = self._admin()  # held until the answer is there: its end cancels what it was asked
-        admin.create_topics([new])[topic].result(30)
+        admin.create_topics([new])[topic].result(120)
         wait_until(lambda: self._partitions(topic) == partitions, 30, f"topic {topic}")
         return topic
 
     def delete_topic(self, topic: str) -> None:
         admin = self._admin()
         try:
-            admin.delete_topics([topic])[topic].result(30)
+            admin.delete_topics([topic])[topic].result(120)
         except KafkaException as exc:
             if exc.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
@@ -191,7 +191,7 @@ class Kafka(Server):
         return AdminClient({**self.client(), "log_level": "0"})
 
     def _partitions(self, topic: str) -> int:
-        found = self._admin().list_topics(timeout=10).topics.get(topic)
+        found = self._admin().list_topics(timeout=60).topics.get(topic)
         return 0 if found is None else len(found.partitions)
 
     def _jvm(self) -> list[str]:

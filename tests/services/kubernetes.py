@@ -82,7 +82,7 @@ class Pod:
     def kill(self) -> None:
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(20)
+            self._process.wait(60)
         for folder in reversed(self._made):
             folder.rmdir()
         self._made.clear()

@@ -77,7 +77,7 @@ class Registry(Server):
             request.add_header("Authorization", f"Basic {token}")
         data = None if body is None else json.dumps(body).encode()
         try:
-            with urllib.request.urlopen(request, data, timeout=10) as answer:
+            with urllib.request.urlopen(request, data, timeout=60) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as exc:
             exc.close()

@@ -51,10 +51,10 @@ class Standalone:
             process.terminate()
         for process in self._started:
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(20)
+                process.wait(60)
 
     @property
     def pids(self) -> list[int]:

@@ -62,7 +62,7 @@ class ObjectStore(Server):
         """Raises OSError (urllib.error.HTTPError)."""
         request = urllib.request.Request(self.endpoint + path, method=method, data=body, headers=dict(headers or {}))
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return bytes(answer.read())
         except urllib.error.HTTPError as exc:
             exc.close()

@@ -43,7 +43,7 @@ class Trino(Server):
 
     name = "trino"
     on_java = False
-    start_timeout_sec = 240
+    start_timeout_sec = 400
 
     def __init__(self, folder: Path, lake: Path) -> None:
         super().__init__(folder)

@@ -67,7 +67,7 @@ class Unity(Server):
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.url}{API}{path}", data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return dict(json.load(answer))
         except urllib.error.HTTPError as e:
             raise OSError(f"{e.code}: {e.read().decode()[:500]}") from e

@@ -58,7 +58,7 @@ class Vending(Server):
     def tell(self, what: str, **about: Any) -> Any:
         """`given`: the credentials so far. `expire`: all of them end now. `life`: how long new ones last, `sec`."""
         request = urllib.request.Request(f"{self.url}/of-the-test/{what}", json.dumps(about).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read())
 
     def given(self) -> list[dict[str, Any]]:

@@ -78,6 +78,6 @@ class Yarn(Server):
             str(one.findtext("value")) for one in kept.iter("property")
             if one.findtext("name") == "yarn.resourcemanager.webapp.address"
         )  # fmt: skip
-        with urllib.request.urlopen(f"http://{address}/ws/v1/cluster/{what}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}/ws/v1/cluster/{what}", timeout=60) as answer:
             said: dict[str, Any] = json.load(answer)
         return said

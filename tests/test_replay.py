@@ -81,6 +81,21 @@ def test_a_table_that_fails_whatever_it_raises_stops_no_other_replay(
     scenario.check()
 
 
+def test_a_table_that_cannot_be_opened_stops_no_other_replay(lake: Path) -> None:
+    """A run brings parked tables back by a replay: one that could not be opened ended the whole stream."""
+    scenario = Unknown(lake).start()
+    scenario.learn()
+    table, away = scenario.path("a"), lake / "away"
+    table.rename(away)
+    table.write_text("in the way")
+    found = scenario.replay()
+    assert (found.rows, list(found.failed), found.left["a"]) == ({"b": 1}, ["a"], 3)
+    table.unlink()
+    away.rename(table)
+    assert scenario.replay().rows == {"a": 2}
+    scenario.check()
+
+
 def test_rows_come_in_once_when_their_schema_becomes_known(lake: Path) -> None:
     """Case W8."""
     scenario = Unknown(lake).start()

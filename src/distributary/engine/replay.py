@@ -91,17 +91,8 @@ class Replay:
             for name, rows in sorted(opened.items()):
                 if name in refused:
                     continue
-                good = self._good_now(name, rows, report)
-                if bad := rows.num_rows - good.num_rows:
-                    report.left[name] = bad
-                unsure = unsure_rows(good, name, self._spec(0, {}, [name]))
-                if count := unsure.true_count:
-                    report.unsure[name] = report.unsure.get(name, 0) + count
-                    good = good.filter(pc.invert(unsure))
-                logged = in_log(good, name, self._spec(0, {}, [name]))
-                for to_finish in (good.filter(logged), good.filter(pc.invert(logged))):
-                    if to_finish.num_rows:
-                        self._finish(self._claim(to_finish), to_finish, report)
+                for to_finish in self._ready(name, rows, report):
+                    self._finish(self._claim(to_finish), to_finish, report)
         return report
 
     def finish_claimed(self) -> ReplayReport:
@@ -221,13 +212,23 @@ class Replay:
             report.killed[""] = len(killers)
         return envelopes.filter(pa.array([row not in killers for row in range(len(values))]))
 
-    def _good_now(self, route: str, rows: pa.Table, report: ReplayReport) -> pa.Table:
-        """As `_good`; none, and why, where the route's table or schemas let nobody say."""
+    def _ready(self, route: str, rows: pa.Table, report: ReplayReport) -> list[pa.Table]:
+        """The rows of a route that can be written now: those whose merge failed apart from the others. None, and why,
+        where its tables or schemas let nobody say."""
         try:
-            return self._good(route, rows, report)
+            good = self._good(route, rows, report)
+            unsure = unsure_rows(good, route, spec := self._spec(0, {}, [route]))
+            sure = good.filter(pc.invert(unsure))
+            logged = in_log(sure, route, spec)
         except BaseException as e:
             report.failed[route] = self._fault(route, e)
-            return rows.slice(0, 0)
+            report.left[route] = rows.num_rows
+            return []
+        if bad := rows.num_rows - good.num_rows:
+            report.left[route] = bad
+        if count := unsure.true_count:
+            report.unsure[route] = report.unsure.get(route, 0) + count
+        return [part for part in (sure.filter(logged), sure.filter(pc.invert(logged))) if part.num_rows]
 
     def _fault(self, route: str, error: BaseException) -> str:
         """What is wrong with one route, in words. Raises what is wrong with all of them: EnvironmentFault."""

@@ -6,8 +6,10 @@ READY := $(VENV)/.ready
 ARCHIVE := $(VENV)/spark-classes.jsa
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# With ARGS (make test ARGS="-k kafka") only some tests run: the share of covered lines then says nothing.
-COVERAGE := $(if $(ARGS),,--cov=distributary --cov=distributary_simulate --cov-report=term:skip-covered --cov-fail-under=92)
+# Without ALL the gate: some long tests are left out (tests/thorough.py), and lines are not counted, which costs a quarter
+# of the time. With ARGS (make test ARGS="-k kafka") tests that are asked for run, whatever they are.
+WHOLE := --all --cov=distributary --cov=distributary_simulate --cov-report=term:skip-covered --cov-fail-under=92
+EXTENT := $(if $(ARGS),--all,$(if $(ALL),$(WHOLE)))
 
 # Most of a test's time goes by in waiting, for Spark or for a service: so all tests run in several processes, a file in one.
 WORKERS ?= 3
@@ -40,8 +42,8 @@ $(ARCHIVE): $(READY)
 	@$(BIN)/python -m tests.class_archive >$(VENV)/spark-classes.log 2>&1 || \
 	  echo "no class archive, and so slower tests: see $(VENV)/spark-classes.log" >&2
 
-test: $(READY) $(ARCHIVE) ## run all tests (ARGS="-k name" for some; REQUIRE_SERVICES=1 fails where a service is missing)
-	$(BIN)/python -m pytest $(COVERAGE) $(SPREAD) $(ARGS)
+test: $(READY) $(ARCHIVE) ## run the tests (ALL=1: also the longest, and count lines; ARGS="-k name": some; REQUIRE_SERVICES=1 fails where a service is missing)
+	$(BIN)/python -m pytest $(EXTENT) $(SPREAD) $(ARGS)
 
 check: $(READY) ## lint, format, types, the order of the modules and their words; changes nothing
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import kept_apart, services
+from tests import kept_apart, services, thorough
 from tests.class_archive import java_options
 from tests.extent import register_profiles
 from tests.processes import SERIAL, SPARK_JAVA
@@ -205,7 +205,17 @@ LONG = [
 """Files that take long, longest first: they begin first, so that no process is left with one at the end."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="also the long tests that tests/thorough.py names")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--all"):
+        if config.args == ["tests"] and (names := thorough.unknown(items)):
+            raise pytest.UsageError(f"tests/thorough.py names tests that are not there: {'; '.join(names)}")
+        left_out = thorough.left_out(items)
+        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=left_out)
     place = {name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))
 

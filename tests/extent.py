@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from hypothesis import settings
 
-EXAMPLES = 50
+EXAMPLES = 25
 """Of a property test in the gate."""
 LONG = 2000
 T = TypeVar("T")

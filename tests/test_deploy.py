@@ -153,4 +153,4 @@ def test_the_workflow_of_github_runs_every_verb_of_the_gate() -> None:
     gate = re.findall(r"^step (.+?)(?: #.*)?$", (root / ".ci" / "run").read_text(), re.MULTILINE)
     jobs = yaml.safe_load((root / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
     runs = {step["run"] for job in jobs.values() for step in job["steps"] if "run" in step}
-    assert {f"make {verb}" for verb in gate} == runs
+    assert {f"make {verb}" for verb in gate} | {"make test ALL=1"} == runs

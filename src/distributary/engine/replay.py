@@ -228,7 +228,7 @@ class Replay:
             report.left[route] = bad
         if count := unsure.true_count:
             report.unsure[route] = report.unsure.get(route, 0) + count
-        return [part for part in (sure.filter(logged), sure.filter(pc.invert(logged))) if part.num_rows]
+        return [ready for ready in (sure.filter(logged), sure.filter(pc.invert(logged))) if ready.num_rows]
 
     def _fault(self, route: str, error: BaseException) -> str:
         """What is wrong with one route, in words. Raises what is wrong with all of them: EnvironmentFault."""

@@ -101,28 +101,26 @@ main(["run", sys.argv[1]])
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize(("within", "signals"), [(None, 2), ("1 second", 1)], ids=["a second signal", "its time"])
 def test_a_batch_that_hangs_is_ended_by_a_second_sigterm_or_by_its_time_and_is_finished_by_the_next_run(
-    lake: Path,
+    lake: Path, within: str | None, signals: int
 ) -> None:
     scenario = Scenario(lake, spark=SMALL_SPARK)
     games = scenario.games(Plan(games=2, versions=1, records=20, seed=3, faults=Faults(corrupt=4)))
     scenario.send_games(games, 1)
-    for within, signals in ((None, 2), ("1 second", 1)):
-        scenario.configure(
-            trigger={"mode": "continuous", **({"stop_within": within} if within else {})}, spark=SMALL_SPARK
-        )
-        run = [sys.executable, "-c", HANGS, str(scenario.file)]
-        with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-            assert process.stdout is not None
-            assert any(line == "hangs\n" for line in process.stdout)
+    scenario.configure(trigger={"mode": "continuous", **({"stop_within": within} if within else {})}, spark=SMALL_SPARK)
+    run = [sys.executable, "-c", HANGS, str(scenario.file)]
+    with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert any(line == "hangs\n" for line in process.stdout)
+        process.terminate()
+        if signals == 2:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(2)
             process.terminate()
-            if signals == 2:
-                with pytest.raises(subprocess.TimeoutExpired):
-                    process.wait(2)
-                process.terminate()
-            assert process.wait(120) == Exit.INTERRUPTED
-        assert scenario.entries() == []
-        assert scenario.table_names()
+        assert process.wait(120) == Exit.INTERRUPTED
+    assert scenario.entries() == []
+    assert scenario.table_names()
     scenario.configure(trigger="once", spark=SMALL_SPARK)
     scenario.run()
     assert len(scenario.batches) == 1

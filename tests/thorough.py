@@ -24,15 +24,41 @@ ONLY_THOROUGH: Final[Mapping[str, Collection[str]]] = {
         "test_spark_widens_and_adds_columns_whatever_their_names_below_a_relative_folder",
         "test_invented_histories_of_five_databases_come_out_as_the_source_has_them[parquet]",
     ],
+    "test_cdc_postgres": [
+        "test_after_kills_and_schema_changes_the_merged_tables_are_what_select_shows",
+    ],
     "test_cdc_stores": ["test_files_and_tables_on_gs"],
+    "test_cdc_upkeep": [
+        "test_spark_takes_old_tombstones_out_of_tables_that_only_it_may_write_and_joins_their_files",
+    ],
     "test_chaos": ["test_killed_at_random_moments_the_tables_are_the_truth[two_hop]"],
     "test_cli": ["test_a_run_that_was_interrupted_in_the_middle_is_completed_exactly_once_by_the_next"],
+    "test_crash": [
+        "test_a_batch_that_hangs_is_ended_by_a_second_sigterm_or_by_its_time_and_is_finished_by_the_next_run[a second",
+    ],
+    "test_debezium_topics": [
+        "test_spark_fills_in_what_was_not_logged_by_the_log_too",
+    ],
     "test_declarative_process": [
         "test_the_stock_command_and_the_runner_run_the_same_project_and_no_kill_loses_a_row",
     ],
+    "test_declarative_updates": [
+        "test_rules_columns_a_function_and_materialized_gold_are_exact_on_the_second_run_too",
+        "test_a_table_that_cannot_be_read_stops_no_other_and_gets_its_rows_once_it_can",
+        "test_a_table_that_the_catalog_does_not_know_is_taken_up_as_it_is",
+        "test_json_without_a_schema_and_its_records_keys_become_silver",
+    ],
     "test_demo": ["test_the_demo_shows_that_nothing_is_lost"],
     "test_demo_declarative": ["test_the_demo_shows_gold_and_that_nothing_is_lost"],
-    "test_engines": ["test_a_batch_that_is_attempted_again_is_written_once[task"],
+    "test_doors": [
+        "test_a_run_shows_no_secret_and_listens_on_loopback_only",
+    ],
+    "test_engines": [
+        "test_a_batch_that_is_attempted_again_is_written_once[task",
+        "test_a_column_is_widened_in_the_batch_that_brings_the_wider_type[task",
+        "test_a_payload_without_a_header_is_kept_aside_once_also_where_the_table_moves_to_spark[spark",
+        "test_a_schema_of_which_no_row_is_written_adds_no_columns[spark",
+    ],
     "test_layout_verbs": [
         "test_all_verbs_work_by_the_command_line[wide",
         "test_the_demo_plays_in_this_layout[two_hop",
@@ -51,6 +77,10 @@ ONLY_THOROUGH: Final[Mapping[str, Collection[str]]] = {
         "test_places_in_the_log_are_compared_as_numbers[spark",
         "test_rows_whose_numbers_are_of_the_first_layout_keep_their_place[spark-mysql",
         "test_rows_whose_numbers_are_of_the_first_layout_keep_their_place[spark-postgresql",
+        "test_a_column_of_the_payload_may_be_called_a_tombstone[True",
+        "test_a_merge_by_spark_with_tombstones_beside_keeps_the_rules[test_values_that_an_update_does_not_speak_of_stay_where_the_rules_say_so",
+        "test_a_merge_by_spark_with_tombstones_beside_keeps_the_rules[test_changes_older_than_the_purged_tombstones",
+        "test_a_merge_by_spark_with_tombstones_beside_keeps_the_rules[test_keys_of_several_columns",
     ],
     "test_new_checkpoint": [
         "test_a_checkpoint_that_is_not_the_one_that_wrote_is_refused[gone-hop 2",
@@ -64,6 +94,8 @@ ONLY_THOROUGH: Final[Mapping[str, Collection[str]]] = {
         "test_a_rebuild_that_dies_is_finished_by_the_next[after the ledger",
         "test_a_table_with_a_feature_that_only_spark_knows_is_made_anew",
     ],
+    "test_spark_away": ["test_a_store_that_is_away_in_the_middle_of_spark_s_writes_parks_nothing"],
+    "test_tombstones_beside": ["test_spark_merges_tables_whose_tombstones_lie_beside_them[tables0"],
     "test_workflow_local": ["test_a_standalone_cluster_with_two_workers_runs_the_pipeline"],
 }
 """File -> how the names of its tests begin."""

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "matrix"
 PINS = ROOT / "constraints.txt"
 LOWEST = ROOT / "lowest.txt"
-PART_SEC = 600
+PART_SEC = 1800
 TEST_PACKAGES = ("cryptography", "hypothesis", "psutil", "pytest", "pytest-timeout")
 SPARKS_OWN = ("delta_spark", "importlib_metadata", "py4j", "pyspark")
 """What constraints.txt pins for the one Spark that all tests run with."""
@@ -81,6 +81,7 @@ def _suites(*names: str) -> tuple[str, ...]:
         "-o",
         "filterwarnings=default",
         "--hypothesis-seed=1",
+        "--all",
         *files,
     )
 

@@ -216,16 +216,14 @@ LONG = [
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="also the long tests that tests/thorough.py names")
+    parser.addoption("--gate", action="store_true", help="leave out the long tests that tests/thorough.py names")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--all"):
-        if config.args == ["tests"] and (names := thorough.unknown(items)):
-            raise pytest.UsageError(f"tests/thorough.py names tests that are not there: {'; '.join(names)}")
-        left_out = thorough.left_out(items)
-        items[:] = [item for item in items if item not in set(left_out)]
-        config.hook.pytest_deselected(items=left_out)
+    config.stash[thorough.UNKNOWN] = thorough.unknown(items)
+    if config.getoption("--gate"):
+        config.hook.pytest_deselected(items=[item for item in items if not thorough.is_of_gate(item)])
+        items[:] = filter(thorough.is_of_gate, items)
     place = {name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))
 

@@ -81,7 +81,6 @@ def _suites(*names: str) -> tuple[str, ...]:
         "-o",
         "filterwarnings=default",
         "--hypothesis-seed=1",
-        "--all",
         *files,
     )
 

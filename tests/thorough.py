@@ -1,8 +1,8 @@
-"""Tests that only the whole run has (`make test ALL=1`, `pytest --all`): nobody waits for a gate that takes an hour.
+"""Tests that `make test` leaves to `make test ALL=1`: nobody waits for a gate that takes an hour.
 
 Each is long, and does for another engine, layout, store or moment what a test of the gate does for one; or it plays a
 demo or a benchmark, as `make wheel`, `make lowest` and `make bench` do; or it is the story of processes that are killed
-in a declarative pipeline, of which the gate has the updates.
+in a declarative pipeline, of which the gate has the updates. Without `--gate`, pytest runs all that it is asked to.
 """
 
 from __future__ import annotations
@@ -101,19 +101,24 @@ ONLY_THOROUGH: Final[Mapping[str, Collection[str]]] = {
 """File -> how the names of its tests begin."""
 
 
-def left_out(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Those of `items` that only the whole run has."""
-    return [item for item in items if item.name.startswith(tuple(ONLY_THOROUGH.get(item.path.stem, ())))]
+UNKNOWN: Final = pytest.StashKey[list[str]]()
+"""What `unknown` said of the tests of this run; a test of its own judges it."""
 
 
-def unknown(items: list[pytest.Item]) -> list[str]:
-    """Names of the table that no test of its file begins with, of the files that `items` are of."""
+def is_of_gate(item: pytest.Item) -> bool:
+    return not item.name.startswith(tuple(ONLY_THOROUGH.get(item.path.stem, ())))
+
+
+def unknown(items: Collection[pytest.Item]) -> list[str]:
+    """Entries of the table that are of no test: of a file that is gone, or of a name that none of `items` begins with.
+    Files of which `items` has nothing are not judged."""
     names: dict[str, list[str]] = {}
     for item in items:
-        names.setdefault(Path(item.path).stem, []).append(item.name)
+        names.setdefault(item.path.stem, []).append(item.name)
     return [
         f"{file}: {start}"
         for file, starts in ONLY_THOROUGH.items()
         for start in starts
-        if file in names and not any(name.startswith(start) for name in names[file])
+        if not Path(__file__).with_name(f"{file}.py").is_file()
+        or (file in names and not any(name.startswith(start) for name in names[file]))
     ]

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bench.result import LATEST, PAGE, keep, page
 from bench.workload import Place, as_installed, say
+from bench.yardstick import yardstick
 
 NAMES = (
     "append_vs_spark_jobs",
@@ -95,14 +96,16 @@ def _run(name: str, options: argparse.Namespace) -> None:
     root = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=options.dir))
     try:
         say(f"{name}: begins")
+        before = yardstick()
         result = bench.run(Place(root, options.quick))
+        after = yardstick()
     finally:
         shutil.rmtree(root, ignore_errors=True)
     print(json.dumps({name: result.as_json()}, indent=2))
     path = options.results or (None if options.quick else LATEST)
     if path is None:
         return
-    keep(result, path)
+    keep(result, path, (before, after))
     if path == LATEST:
         PAGE.write_text(page(PAGE.read_text(), json.loads(LATEST.read_text())))
 

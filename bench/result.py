@@ -80,12 +80,17 @@ class Result:
         return {**head, "note": self.note, "cases": [case.as_json() for case in self.cases]}
 
 
-def keep(result: Result, path: Path) -> None:
-    """Put the result into the file, beside those of other benchmarks on the same machine; another machine's go."""
+def keep(result: Result, path: Path, yardstick_sec: Sequence[float] = ()) -> None:
+    """Put the result into the file, beside those of other benchmarks on the same machine; another machine's go.
+
+    `yardstick_sec`: what bench.yardstick said before and after it.
+    """
     found = json.loads(path.read_text()) if path.exists() else {}
     about = {"machine": machine(), "versions": versions()}
     others = found["results"] if found.get("machine") == about["machine"] else {}
-    measured = {"measured_at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
+    measured: dict[str, Any] = {"measured_at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
+    if yardstick_sec:
+        measured["yardstick_sec"] = _rounded(yardstick_sec)
     path.parent.mkdir(parents=True, exist_ok=True)
     results = {**others, result.name: {**result.as_json(), **measured}}
     path.write_text(json.dumps({**about, "results": results}, indent=2) + "\n")
@@ -158,7 +163,13 @@ def _table(result: Mapping[str, Any] | None) -> str:
         ratio = "" if case["ratio"] is None else _number(case["ratio"])
         more = "; ".join(f"{k} {_text(v)}" for k, v in case["details"].items())
         lines.append(f"| {case['label']} | {ours} | {other} | {ratio} | {_goal(case)} | {more} |")
+    lines += ["", _when(result)]
     return "\n".join(lines)
+
+
+def _when(result: Mapping[str, Any]) -> str:
+    found = [f"{sec:.2f} s" for sec in result.get("yardstick_sec", ())]
+    return f"Measured {result['measured_at']}; yardstick {' and '.join(found) or 'not taken'}."
 
 
 def _goal(case: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ def test_a_benchmark_runs_and_keeps_its_figures(tmp_path: Path) -> None:
     assert kept.keys() == {"machine", "versions", "results"}
     found = kept["results"][name]
     assert found["ours"] > 0
+    assert len(found["yardstick_sec"]) == 2 and min(found["yardstick_sec"]) > 0
     assert found["ratio"] == pytest.approx(found["other"] / found["ours"], rel=0.01)
     assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
 
@@ -96,6 +98,15 @@ def test_the_page_is_filled_from_the_results(tmp_path: Path) -> None:
     made = page("<!-- results: skew -->\nold\n<!-- end -->\n", json.loads(file.read_text()))
     assert "| all | 2 s | 3 s | 1.5 | ratio 2: **missed** | cpu s 4.5 |" in made
     assert "old" not in made
+
+
+def test_the_page_says_when_a_result_was_measured_and_how_fast_the_machine_was_then(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    result = Result("skew", "What it is.", (Case("all", "s", 2.0),))
+    for taken, said in (((1.5, 1.25), "; yardstick 1.50 s and 1.25 s."), ((), "; yardstick not taken.")):
+        keep(result, file, taken)
+        made = page("<!-- results: skew -->\n<!-- end -->\n", json.loads(file.read_text()))
+        assert re.search(r"^Measured \d{4}-\d\d-\d\d \d\d:\d\d UTC" + re.escape(said) + "$", made, re.MULTILINE), made
 
 
 def test_what_a_shuffle_moved_is_read_from_sparks_event_log(tmp_path: Path) -> None:

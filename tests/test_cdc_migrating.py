@@ -14,6 +14,7 @@ from distributary_simulate.changes.unified import INTEGER, STRING
 from tests.shop import change, mysql_table, order
 from tests.sparkless import Sparkless
 
+PLACES = {"BUCKET": "b", "DELTA_TABLE_PATH": "gs://lake/shop"}
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "from-scala-connector.md"
 
 
@@ -46,9 +47,9 @@ def test_every_setting_of_the_connector_has_a_place(tmp_path: Path) -> None:
 
 def test_the_connectors_own_defaults_make_a_valid_file(tmp_path: Path) -> None:
     file = tmp_path / "made.yaml"
-    file.write_text(from_environment({"BUCKET": "b"}).text(), encoding="utf-8")
+    file.write_text(from_environment(PLACES).text(), encoding="utf-8")
     config = load(file)
-    assert config.tables.root == "/dbfs/datastream-deltalake-connector/_delta"
+    assert config.tables.root == "gs://lake/shop"
     assert config.tables.log == "{database}_{table}_log"
 
 
@@ -87,9 +88,10 @@ def test_what_readers_would_see_change_is_said_and_the_way_to_keep_it_works(
     [
         ({}, "BUCKET"),
         ({"DATASTREAM_TABLE_SOURCE_TYPE": "local-directory"}, "SOURCE_PATH"),
-        ({"BUCKET": "b", "READ_FORMAT": "orc"}, "READ_FORMAT"),
-        ({"BUCKET": "b", "GENERATE_LOG_TABLE": "no"}, "GENERATE_LOG_TABLE"),
-        ({"BUCKET": "b", "DELTA_MERGE_FREQUENCY_MINUTES": "often"}, "DELTA_MERGE_FREQUENCY_MINUTES"),
+        ({"BUCKET": "b"}, "DELTA_TABLE_PATH"),
+        (PLACES | {"READ_FORMAT": "orc"}, "READ_FORMAT"),
+        (PLACES | {"GENERATE_LOG_TABLE": "no"}, "GENERATE_LOG_TABLE"),
+        (PLACES | {"DELTA_MERGE_FREQUENCY_MINUTES": "often"}, "DELTA_MERGE_FREQUENCY_MINUTES"),
     ],
 )
 def test_a_wrong_value_names_its_variable(given: dict[str, str], key: str) -> None:

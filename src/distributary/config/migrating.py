@@ -48,7 +48,6 @@ class Variable:
     """One variable: what it is here (for the docs), and how its value is taken over."""
 
     name: str
-    default: str
     here: str
     take: Migration
 
@@ -189,52 +188,52 @@ def _optimize(value: str, to: Migrated) -> None:
 
 
 VARIABLES = (
-    Variable("NAME", "datastream-deltalake-connector", "`pipeline`", _name),
-    Variable("GENERATE_LOG_TABLE", "true", "`tables.log`; false is `log: null`", _log),
-    Variable("READ_FORMAT", "avro", "`source.format`; `auto` needs no setting", _format),
-    Variable("START_DATE", "1970-01-01", "`source.start_date` (the connector ignores it)", _start),
+    Variable("NAME", "`pipeline`", _name),
+    Variable("GENERATE_LOG_TABLE", "`tables.log`; false is `log: null`", _log),
+    Variable("READ_FORMAT", "`source.format`; `auto` needs no setting", _format),
+    Variable("START_DATE", "`source.start_date` (the connector ignores it)", _start),
     Variable(
         "FILE_READ_CONCURRENCY",
-        "2",
         "files of a table per batch there; `source.max_files_per_batch` and `max_bytes_per_batch`, of all tables, here",
         _concurrency,
     ),
-    Variable("DELTA_TABLE_PATH", "dbfs:/datastream-deltalake-connector/_delta", "`tables.root`", _root),
-    Variable("DELTA_TABLE_NAME_PREFIX", "", "the beginning of `tables.log` and `tables.merged`", _prefix),
-    Variable("DELTA_DATABASE", "", "`tables.database`; table names are then without `{database}`", _database),
+    Variable("DELTA_TABLE_PATH", "`tables.root`", _root),
+    Variable("DELTA_TABLE_NAME_PREFIX", "the beginning of `tables.log` and `tables.merged`", _prefix),
+    Variable("DELTA_DATABASE", "`tables.database`; table names are then without `{database}`", _database),
     Variable(
         "DELTA_MERGE_FREQUENCY_MINUTES",
-        "1 minute",
         "`trigger.every` (log and merge); `tables.merge_every` merges less often than the log is written",
         _frequency,
     ),
     Variable(
         "DELTA_SCHEMA_EVOLUTION_STRATEGY",
-        "mergeSchema",
         "`tables.evolution`: `mergeSchema` is `merge`, `overwriteSchema` is `overwrite`, `none` is `none`",
         _evolution,
     ),
-    Variable("DELTA_MICROBATCH_PARTITIONS", "", "`spark.conf: {spark.default.parallelism: N}`", _partitions),
+    Variable("DELTA_MICROBATCH_PARTITIONS", "`spark.conf: {spark.default.parallelism: N}`", _partitions),
     Variable(
         "CHECKPOINT_DIR",
-        "dbfs:/datastream-deltalake-connector/_checkpoint",
         "`checkpoint`: one for all tables",
         _checkpoint,
     ),
     Variable(
         "DATABRICKS_DELTA_AUTO_COMPACTION_ENABLED",
-        "false",
         "nothing: a run joins small files by itself (`maintenance.automatic`)",
         _compaction,
     ),
-    Variable("DATABRICKS_DELTA_MIN_NUMBER_OF_FILES", "", "`maintenance.min_files`, `maintenance.small_files`", _few),
-    Variable("DATABRICKS_DELTA_MAX_FILE_SIZE_BYTES", "", "nothing: files below the target size are joined", _largest),
-    Variable("DATABRICKS_DELTA_TARGET_FILE_SIZE_BYTES", "", "`maintenance.target_file_size`", _target),
-    Variable(
-        "DATABRICKS_DELTA_AUTO_OPTIMIZE_ENABLED", "false", "nothing: a batch writes one file per table", _optimize
-    ),
+    Variable("DATABRICKS_DELTA_MIN_NUMBER_OF_FILES", "`maintenance.min_files`, `maintenance.small_files`", _few),
+    Variable("DATABRICKS_DELTA_MAX_FILE_SIZE_BYTES", "nothing: files below the target size are joined", _largest),
+    Variable("DATABRICKS_DELTA_TARGET_FILE_SIZE_BYTES", "`maintenance.target_file_size`", _target),
+    Variable("DATABRICKS_DELTA_AUTO_OPTIMIZE_ENABLED", "nothing: a batch writes one file per table", _optimize),
 )
 """In the order in which they are taken over. DATASTREAM_TABLE_SOURCE_TYPE, BUCKET and SOURCE_PATH come before them."""
+
+
+_NO_DEFAULT_PATH = (
+    "is required: where the connector's own default is, dbfs:/datastream-deltalake-connector/_delta, no tables can lie "
+    "here, for its mount has no hard links, by which a commit is made once; give a folder of its own in a store, "
+    "such as gs://lake/shop, away from the change files"
+)
 
 
 def from_environment(environ: Mapping[str, str]) -> Migrated:
@@ -244,13 +243,12 @@ def from_environment(environ: Mapping[str, str]) -> Migrated:
     """
     to = Migrated({"pipeline": "datastream-deltalake-connector"})
     to.put("source", {"type": "datastream", "path": _path(environ)})
+    if not environ.get("DELTA_TABLE_PATH", "").strip():
+        raise ConfigError(file="the environment", key="DELTA_TABLE_PATH", detail=_NO_DEFAULT_PATH)
     to.put("tables", {"root": "", "log": "{database}_{table}_log", "merged": "{database}_{table}"})
     to.put("trigger.every", "1 minute")
     for variable in VARIABLES:
-        value = environ.get(variable.name, "").strip()
-        if not value and variable.name == "DELTA_TABLE_PATH":
-            value = variable.default
-        if value:
+        if value := environ.get(variable.name, "").strip():
             try:
                 variable.take(value, to)
             except ValueError as e:

@@ -246,7 +246,7 @@ def test_an_unknown_envelope_schema_is_asked_for_once_and_stops_no_other() -> No
     """Case W8 at the envelope: the driver looks the id up and cuts again."""
     other = frame(8, body("b", frame(7, b"y")))
     found = cut([other, envelope("a", frame(7, b"x")), other])
-    assert [json.loads(c["groups"]) for c in found if c["kind"] == "unknown"] == [8]
+    assert [json.loads(c["groups"]) for c in found if c["kind"] == "unknown"] == [[8]]
     assert [r[4] for r in records(found)] == [1]
 
 
@@ -453,3 +453,35 @@ def test_an_avro_envelope_is_opened_as_one_of_protobuf_and_by_the_judge_too(tmp_
     ]  # fmt: skip
     opener = RecordOpener(config)
     assert [opener.envelope(Record(value)) for value in values[:2]] == [("a", None, b"{}"), ("b", 7, b'{"n":1}')]
+
+
+WRITERS = st.tuples(st.sampled_from([0, 1, 7, 2**31 - 1]), st.sampled_from(["0", "1", "0.2"]))
+
+
+@pytest.mark.parametrize("most_counted", [chunks.MOST_COUNTED, 0])
+@given(rows=st.lists(WRITERS, max_size=30))
+def test_writers_are_told_apart_and_numbered_in_order_however_they_are_found(
+    most_counted: int, rows: list[tuple[int, str]]
+) -> None:
+    columns = pa.array([r[0] for r in rows], pa.int32()), pa.array([r[1] for r in rows], pa.string())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks, "MOST_COUNTED", most_counted)
+        writers, numbers = chunks.writers_of(*columns)
+    assert writers == sorted(set(rows))
+    assert [writers[n] for n in numbers] == rows
+
+
+def test_a_flood_of_envelope_schema_ids_asks_for_each_and_costs_what_its_rows_cost() -> None:
+    """Each id once took a look at every row of the window."""
+    ids = 300_000
+    found = cut([frame(n, b"") for n in range(10, 10 + ids)])
+    assert [json.loads(c["groups"]) for c in found] == [list(range(10, 10 + ids))]
+
+
+def test_a_flood_of_routes_with_unreadable_records_costs_what_they_cost() -> None:
+    """Each of these routes, too, once took a look at every row."""
+    routes = [f"r{n:04}" for n in range(5_000)]
+    alike = envelope("r0000", b"\7no header")
+    found = cut([alike.replace(b"r0000", route.encode()) for route in routes])
+    assert {(c["route"], c["rows"], c["groups"]) for c in found} == {(r, 1, '{"BAD_MAGIC": 1}') for r in routes}
+    assert [(row[0], row[3]) for row in rejected(found)] == list(enumerate(routes))

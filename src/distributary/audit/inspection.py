@@ -18,7 +18,7 @@ from distributary.audit.json_samples import fields_inside, json_fields, payload_
 from distributary.audit.message_routes import NO_ROUTES, MessageRoutes, routes_in
 from distributary.config import Pipeline
 from distributary.engine.apart import Apart, WorkerDied
-from distributary.engine.messages.chunks import read_rejected
+from distributary.engine.messages.chunks import asked_for, read_rejected
 from distributary.engine.messages.demux import demux
 from distributary.engine.messages.envelopes import Envelopes
 from distributary.engine.messages.opening import EnvelopeReader
@@ -199,13 +199,13 @@ def _cut(item: tuple[pa.Table, EnvelopeReader]) -> tuple[dict[str, str | None], 
     has_value = "value" not in row.column_names or row.column("value").null_count == 0
     detail = "it says nothing of a row, and is counted only" if has_value else "a tombstone, which is counted only"
     verdict: dict[str, str | None] = {"route": None, "reason": None, "detail": detail}
-    unknown = []
+    unknown: list[int] = []
     for batch in demux(row.to_batches(), reader, 0):
-        for chunk in batch.to_pylist():
+        chunks = batch.to_pylist()
+        unknown += asked_for(chunks)
+        for chunk in chunks:
             if chunk["kind"] == "rows":
                 verdict = {"route": chunk["route"], "reason": None, "detail": None}
-            elif chunk["kind"] == "unknown":
-                unknown.append(int(chunk["groups"]))
             elif chunk["kind"] == "bad":
                 bad = read_rejected(chunk["blob"]).to_pylist()[0]
                 verdict = {"route": bad["route"], "reason": bad["reason"], "detail": bad["detail"]}

@@ -18,7 +18,7 @@ import pyarrow as pa
 from distributary.config import Pipeline
 from distributary.config.debezium import decoded_format
 from distributary.engine.apart import limited
-from distributary.engine.messages.chunks import GONE, Groups, read_records, read_rejected
+from distributary.engine.messages.chunks import GONE, Groups, asked_for, read_records, read_rejected
 from distributary.engine.messages.decode import Decoded, all_rejected, decode, fit
 from distributary.engine.messages.demux import demux
 from distributary.engine.messages.envelopes import Envelopes
@@ -153,7 +153,7 @@ class _Task:
             reader = self.envelopes.batch()
             reader = replace(reader, refused={**reader.refused, **refused})
             chunks = list(_chunks(demux(window.to_batches(), reader, 0)))
-            unknown = {int(json.loads(chunk["groups"])) for chunk in chunks if chunk["kind"] == "unknown"}
+            unknown = asked_for(chunks)
             if not unknown:
                 return chunks
             refused = {**refused, **self.envelopes.learn(unknown, refused)}

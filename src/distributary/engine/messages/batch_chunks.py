@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from distributary.engine.messages.chunks import CHUNK_SCHEMA, Groups, WriterSchema
+from distributary.engine.messages.chunks import CHUNK_SCHEMA, Groups, WriterSchema, asked_for
 from distributary.engine.messages.pieces import FEW_ROWS, PIECE_CELLS
 from distributary.engine.messages.spool import close_spool, spooled
 from distributary.engine.messages.stored_changes import ids_of
@@ -111,7 +111,7 @@ class BatchChunks(ABC):
 
     def unknown_ids(self) -> set[int]:
         """Envelope schemas that the reader was not given."""
-        return {int(json.loads(c["groups"])) for c in self.meta if c["kind"] == "unknown"}
+        return asked_for(self.meta)
 
     def tombstones(self) -> dict[str | None, int]:
         tombstones_of: Counter[str | None] = Counter()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,6 +20,8 @@ from distributary.tables.quarantine import ORIGIN_FIELDS, REJECTED_SCHEMA
 
 CHUNK_ROWS = 65_536
 """The most records in one chunk: the grain at which a hot route spreads over tasks."""
+MOST_COUNTED = 2**16
+"""Up to so many possible numbers, distinct ones are found by counting, in a third of the time of sorting."""
 YIELD_BYTES = 32 * 2**20
 """Chunks go to the JVM in record batches of about this size."""
 
@@ -40,7 +42,8 @@ CHUNK_SCHEMA = pa.schema(
         ("begin", pa.int64()),
     ]
 )
-"""`newest`: the newest record's time in microseconds. `groups`: JSON, [[schema id, message, rows] ...] in row order.
+"""`newest`: the newest record's time in microseconds. `groups`: JSON, [[schema id, message, rows] ...] in row order; of
+a chunk of kind `bad` its rows by reason, of kind `unknown` the ids.
 `blob`: the records, or null where they are `size` bytes of `file` from `begin` on (engine/messages/spool.py)."""
 CHUNK_DDL = (
     "task int, seq int, kind string, route string, rows bigint, size bigint, newest bigint, groups string, "
@@ -72,6 +75,11 @@ def read_rejected(blob: pa.Buffer | bytes) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.py_buffer(blob), REJECTED_SCHEMA)
 
 
+def asked_for(chunks: Iterable[Mapping[str, Any]]) -> set[int]:
+    """Ids of schemas that the reader was not given."""
+    return {schema_id for c in chunks if c["kind"] == "unknown" for schema_id in json.loads(c["groups"])}
+
+
 class Cut:
     """Collects the chunks of one window of one task. (`task`, `seq`) names a chunk within its batch."""
 
@@ -79,6 +87,7 @@ class Cut:
         self.task = task
         self.seq = seq
         self._out: list[dict[str, Any]] = []
+        self._unknown: set[int] = set()
 
     def tombstones(self, route: str | None, rows: int) -> None:
         self._add("tombstones", route, rows, None, None)
@@ -88,15 +97,16 @@ class Cut:
         self._add("excluded", None, len(route), None, None)
 
     def unknown(self, schema_id: int) -> None:
-        """An envelope schema that this reader was not given: the driver looks it up and cuts again."""
-        self._add("unknown", None, 0, schema_id, None)
+        """A schema that this reader was not given: the driver looks it up and cuts again."""
+        self._unknown.add(schema_id)
 
     def bad(self, rows: pa.Table) -> None:
         """Rows for the quarantine, as far as their route is known by route. `groups`: their reasons."""
         routes, by_route = _codes(one_array(rows.column("route")).fill_null(""))
-        for code, route in enumerate(routes):
-            rows_of_route = rows.filter(pa.array(by_route == code)).combine_chunks()
-            for batch in rows_of_route.to_batches(max_chunksize=CHUNK_ROWS):
+        in_order = rows.take(pa.array(np.argsort(by_route, kind="stable"))).combine_chunks()
+        sizes = np.bincount(by_route, minlength=len(routes))
+        for route, begin, size in zip(routes, (np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True):
+            for batch in in_order.slice(begin, size).to_batches(max_chunksize=CHUNK_ROWS):
                 reasons = Counter(batch.column("reason").to_pylist())
                 self._add("bad", route or None, batch.num_rows, dict(reasons), batch)
 
@@ -105,7 +115,7 @@ class Cut:
         if not len(route):
             return
         routes, by_route = _codes(route)
-        writers, by_writer = _writers(schema_id, index)
+        writers, by_writer = writers_of(schema_id, index)
         key = by_route * len(writers) + by_writer
         # numpy sorts 16-bit keys by radix, several times faster
         order = np.argsort(key.astype(np.uint16) if len(routes) * len(writers) < 2**16 else key, kind="stable")
@@ -113,9 +123,11 @@ class Cut:
             origin = origin.append_column(KEY, pa.nulls(len(route), pa.binary()))
         records = pa.table([body, *(origin.column(n) for n in RECORD_SCHEMA.names[1:])], schema=RECORD_SCHEMA)
         batch = records.take(pa.array(order)).combine_chunks().to_batches()[0]
-        present, starts = np.unique(key[order], return_index=True)
+        in_order = key[order]
+        starts = np.flatnonzero(np.diff(in_order, prepend=-1))
         pending = _Pending(self, batch)
-        for code, start, end in zip(present.tolist(), starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+        ends = [*starts[1:].tolist(), len(order)]
+        for code, start, end in zip(in_order[starts].tolist(), starts.tolist(), ends, strict=True):
             route_code, writer = divmod(code, len(writers))
             pending.take(routes[route_code], writers[writer], end - start)
         pending.flush()
@@ -141,10 +153,12 @@ class Cut:
                 yield chunk["route"], json.loads(chunk["groups"]), chunk["blob"]
 
     def unknown_ids(self) -> set[int]:
-        return {int(json.loads(c["groups"])) for c in self._out if c["kind"] == "unknown"}
+        return set(self._unknown)
 
     def batches(self, spool: str | None = None) -> Iterator[pa.RecordBatch]:
         """The chunks as record batches (`CHUNK_SCHEMA`) of bounded size. `spool`: a folder for their bytes."""
+        if self._unknown:
+            self._add("unknown", None, 0, sorted(self._unknown), None)
         if spool is not None:
             yield _as_batch(_spooled(self._out, spool))
             return
@@ -223,9 +237,39 @@ def _codes(values: pa.Array) -> tuple[list[str], Any]:
     return encoded.dictionary.to_pylist(), np.asarray(encoded.indices).astype(np.int64)
 
 
-def _writers(schema_id: pa.Array, index: pa.Array) -> tuple[list[WriterSchema], Any]:
-    """Distinct writers in ascending order of id, and each row's number among them."""
-    ids, by_id = np.unique(np.asarray(schema_id), return_inverse=True)
+def rows_by_writer(schema_id: pa.Array, index: pa.Array) -> list[tuple[WriterSchema, pa.Array | None]]:
+    """Positions of each writer's rows, ascending; None for all rows. Rows without an id are left out."""
+    positions = None
+    if schema_id.null_count:
+        positions = np.flatnonzero(schema_id.is_valid())
+        schema_id, index = (column.take(pa.array(positions)) for column in (schema_id, index))
+    writers, by_writer = writers_of(schema_id, index)
+    if positions is None and len(writers) == 1:
+        return [(writers[0], None)]
+    order = np.argsort(by_writer, kind="stable")
+    rows = pa.array(order if positions is None else positions[order])
+    sizes = np.bincount(by_writer, minlength=len(writers))
+    begins = np.cumsum(sizes) - sizes
+    return [(writer, rows.slice(begins[n], sizes[n])) for n, writer in enumerate(writers)]
+
+
+def writers_of(schema_id: pa.Array, index: pa.Array) -> tuple[list[WriterSchema], Any]:
+    """Distinct writers in ascending order, and each row's number among them. No nulls."""
+    ids, by_id = _codes(schema_id)
     paths, by_path = _codes(index)
-    present, code = np.unique(by_id * len(paths) + by_path, return_inverse=True)
-    return [(int(ids[p // len(paths)]), paths[p % len(paths)]) for p in present.tolist()], code
+    pairs, by_pair = _distinct(by_id * len(paths) + by_path, len(ids) * len(paths))
+    writers = [(ids[pair // len(paths)], paths[pair % len(paths)]) for pair in pairs.tolist()]
+    order = sorted(range(len(writers)), key=writers.__getitem__)
+    number = np.empty(len(writers), np.int64)
+    number[order] = np.arange(len(writers))
+    return [writers[place] for place in order], number[by_pair]
+
+
+def _distinct(values: Any, limit: int) -> tuple[Any, Any]:
+    """Distinct whole numbers of 0 to `limit` - 1, ascending, and each row's place among them."""
+    if limit > MOST_COUNTED:
+        return np.unique(values, return_inverse=True)
+    present = np.flatnonzero(np.bincount(values, minlength=limit))
+    place = np.empty(limit, np.int64)
+    place[present] = np.arange(len(present))
+    return present, place[values]

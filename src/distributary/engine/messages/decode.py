@@ -13,16 +13,17 @@ import pyarrow as pa
 
 from distributary.engine.messages.chunks import GONE, KEY, Groups, WriterSchema
 from distributary.engine.messages.record_keys import beside, key_fields, read_keys
-from distributary.engine.messages.stored_changes import ChangeDecoder, ids_of, value_message
+from distributary.engine.messages.rejected import Refused, refused_rows, rejected_rows
+from distributary.engine.messages.stored_changes import ChangeDecoder, ids_of
 from distributary.engine.messages.task_spec import ORIGIN, WRITTEN_AT, MessageSpec, killing, payload_columns
 from distributary.engine.outcomes import Outcome
 from distributary.errors import BadInput, DistributaryError, ExpectationBroken, Reason, SchemaBroken
 from distributary.errors.border import by_halves, contained
 from distributary.schemas.decoding import BadIndex, CompiledSchema, Decoder
-from distributary.schemas.formats import FORMATS, decoder_for
+from distributary.schemas.formats import decoder_for
 from distributary.tables.conform import by_cause, conform
 from distributary.tables.evolve import Evolution, Slot
-from distributary.tables.quarantine import REJECTED_SCHEMA, count_reasons
+from distributary.tables.quarantine import count_reasons
 from distributary.tables.snapshot import Snapshot
 
 
@@ -73,11 +74,20 @@ def decode(
         for schema_id, message, rows in groups:
             by_writer.setdefault((schema_id, message), []).append(records.slice(begin, rows))
             begin += rows
-    decoded = Decoded()
+    decoded, refused = Decoded(), []
     for writer in sorted(by_writer):
+        decoder = None if _is_gone(route, writer, spec) else _decoder(route, writer, spec, schemas)
         for records in _joined(by_writer[writer]):
-            for of_writer in _of_writer(route, writer, records, spec, schemas):
-                decoded.add(of_writer)
+            if isinstance(decoder, tuple):
+                refused.append(Refused(writer, records, *decoder))
+            elif decoder is None:
+                decoded.add(_without_values(route, writer, records, spec))
+            else:
+                for of_writer in _of_writer(route, writer, records, decoder, spec):
+                    decoded.add(of_writer)
+    if refused:
+        rows = refused_rows(route, refused, spec)
+        decoded.add(Decoded(rows.num_rows, rejected=[rows]))
     return decoded
 
 
@@ -90,18 +100,24 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         return batches
 
 
-def _of_writer(
-    route: str, writer: WriterSchema, records: pa.RecordBatch, spec: MessageSpec, schemas: Mapping[int, CompiledSchema]
-) -> Iterator[Decoded]:
-    if writer == GONE and spec.decision(route).append != "refused":
-        none = pa.RecordBatch.from_pylist([], pa.schema([]))
-        decoded = Decoded(records.num_rows)
-        rows, good = _with_keys(route, writer, none, records, spec, decoded)
-        decoded.add(Decoded(0, [writer], [rows], [good]))
-        return iter([decoded])
+def _is_gone(route: str, writer: WriterSchema, spec: MessageSpec) -> bool:
+    return writer == GONE and spec.decision(route).append != "refused"
 
+
+def _without_values(route: str, writer: WriterSchema, records: pa.RecordBatch, spec: MessageSpec) -> Decoded:
+    """Records that say that the row of their key is gone: rows of no column but the key's."""
+    none = pa.RecordBatch.from_pylist([], pa.schema([]))
+    decoded = Decoded(records.num_rows)
+    rows, good = _with_keys(route, writer, none, records, spec, decoded)
+    decoded.add(Decoded(0, [writer], [rows], [good]))
+    return decoded
+
+
+def _of_writer(
+    route: str, writer: WriterSchema, records: pa.RecordBatch, decoder: Decoder | ChangeDecoder, spec: MessageSpec
+) -> Iterator[Decoded]:
     def work(begin: int, end: int) -> Decoded:
-        return _decode_writer(route, writer, records.slice(begin, end - begin), spec, schemas)
+        return _decode_writer(route, writer, records.slice(begin, end - begin), decoder, spec)
 
     def alone(begin: int, end: int, why: str) -> Decoded:
         positions = np.arange(begin, end)
@@ -112,25 +128,16 @@ def _of_writer(
 
 
 def _decode_writer(
-    route: str,
-    writer: WriterSchema,
-    records: pa.RecordBatch,
-    spec: MessageSpec,
-    schemas: Mapping[int, CompiledSchema],
+    route: str, writer: WriterSchema, records: pa.RecordBatch, decoder: Decoder | ChangeDecoder, spec: MessageSpec
 ) -> Decoded:
     decoded = Decoded(records.num_rows)
-    every = np.arange(records.num_rows)
 
     def reject(positions: Any, reason: Any, detail: Any) -> None:
         decoded.rejected.append(rejected_rows(route, writer, records, positions, reason, detail, spec))
 
-    decoder = _decoder(route, writer, spec, schemas)
-    if isinstance(decoder, tuple):
-        reject(every, *decoder)
-        return decoded
     if killers := killing(records.column("payload"), spec.killed):
         reject(list(killers), [Reason.KILLED_READER] * len(killers), list(killers.values()))
-        records = records.take(pa.array(np.setdiff1d(every, list(killers))))
+        records = records.take(pa.array(np.setdiff1d(np.arange(records.num_rows), list(killers))))
     split = decoder.decode(records if isinstance(decoder, ChangeDecoder) else records.column("payload"))
     if split.rejected:
         rejected_at, reasons, details = zip(*((r.position, r.reason, r.detail) for r in split.rejected), strict=True)
@@ -229,41 +236,6 @@ def incoming_schema(columns: pa.Schema, spec: MessageSpec) -> pa.Schema:
     return pa.schema([*payload_columns(columns), *extra])
 
 
-def rejected_rows(
-    route: str,
-    writer: WriterSchema,
-    records: pa.RecordBatch,
-    positions: Any,
-    reason: Reason | Sequence[Reason],
-    detail: str | Sequence[str],
-    spec: MessageSpec,
-) -> pa.Table:
-    """Quarantine rows for `positions` of `records`, with one reason and detail for all or one each.
-
-    `value` is the payload as the envelope held it, so that a replay reads it anew.
-    """
-    records_taken = records.take(pa.array(positions, pa.int64()))
-    schema_id: int | None
-    schema_id, message = writer
-    value = records_taken.column("payload")
-    if writer[0] == GONE[0]:
-        schema_id, value = None, pa.nulls(len(value), pa.binary())
-    elif spec.payload_framed:
-        value = FORMATS[spec.payload_format].frame_all(writer[0], value_message(message), value)
-    rows = len(value)
-    filled = {
-        "route": pa.repeat(route, rows),
-        "reason": _texts([reason] if isinstance(reason, Reason) else reason, rows),
-        "detail": _texts([detail] if isinstance(detail, str) else detail, rows),
-        "schema_id": pa.repeat(pa.scalar(schema_id, pa.int32()), rows),
-        "level": pa.repeat("payload", rows),
-        "value": value,
-    }
-    return pa.table(
-        [filled[f.name] if f.name in filled else records_taken.column(f.name) for f in REJECTED_SCHEMA], REJECTED_SCHEMA
-    )
-
-
 def all_rejected(outcome: Outcome, decoded: Decoded, spec: MessageSpec) -> tuple[Outcome, list[pa.Table]]:
     """Of a table that cannot be written (`outcome` says why): all its records, for the quarantine."""
     route, why = outcome.route, str(outcome.error)
@@ -272,10 +244,6 @@ def all_rejected(outcome: Outcome, decoded: Decoded, spec: MessageSpec) -> tuple
         every = np.arange(origin.num_rows)
         bad.append(rejected_rows(route, writer, origin, every, Reason.TABLE_PARKED, why, spec))
     return replace(outcome, reasons=count_reasons(bad)), bad
-
-
-def _texts(words: Sequence[str], rows: int) -> pa.Array:
-    return pa.repeat(str(words[0]), rows) if len(words) == 1 else pa.array([str(text) for text in words], pa.string())
 
 
 def incoming_schemas(

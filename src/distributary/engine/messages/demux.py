@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from distributary.changes.casts import in_calendar
 from distributary.changes.dialects import DIALECTS
 from distributary.engine.apart import limited
-from distributary.engine.messages.chunks import GONE, KEY, Cut, one_array
+from distributary.engine.messages.chunks import GONE, KEY, Cut, one_array, rows_by_writer
 from distributary.engine.messages.opening import EnvelopeReader, reading
 from distributary.engine.messages.owned import OwnedCut
 from distributary.engine.messages.record_keys import as_objects
@@ -113,10 +113,35 @@ def split_values(
     if frames.reason.null_count < len(value):
         bad = pc.is_valid(frames.reason)
         cut.bad(rejected_envelopes(origin.filter(bad), value.filter(bad), frames.reason.filter(bad), "envelope header"))
-    for (schema_id, index), rows in _groups(frames.schema_id, frames.index):
+    schema_ids = _with_schema(frames.schema_id, value, origin, reader, cut)
+    for (schema_id, index), rows in rows_by_writer(schema_ids, frames.index):
         raw = value if rows is None else value.take(rows)
         body = frames.body if rows is None else frames.body.take(rows)
         _unwrap(schema_id, index, raw, body, origin if rows is None else origin.take(rows), reader, cut, then)
+
+
+def _with_schema(schema_id: pa.Array, value: pa.Array, origin: pa.Table, reader: EnvelopeReader, cut: Cut) -> pa.Array:
+    """The ids whose schemas the reader has, null in place of the others: of these it asks for the unknown ones, and
+    the rows of refused ones are set aside."""
+    coded = schema_id.dictionary_encode()
+    ids = coded.dictionary.to_pylist()
+    if all(known_id in reader.schemas for known_id in ids):
+        return schema_id
+    why: list[tuple[Reason, str] | tuple[None, None]] = []
+    for found_id in ids:
+        refusal = None if found_id in reader.schemas else reader.refused.get(found_id)
+        why.append(refusal or (None, None))
+        if refusal is None and found_id not in reader.schemas:
+            cut.unknown(found_id)
+    reason, detail = (pa.array(texts, pa.string()).take(coded.indices) for texts in zip(*why, strict=True))
+    refused = pc.is_valid(reason)
+    if pc.any(refused).as_py():
+        cut.bad(
+            rejected_envelopes(
+                origin.filter(refused), value.filter(refused), reason.filter(refused), detail.filter(refused)
+            )
+        )
+    return pc.if_else(pa.array([found_id in reader.schemas for found_id in ids]).take(coded.indices), schema_id, None)
 
 
 def _headless(value: pa.Array, origin: pa.Table, cut: Cut) -> tuple[pa.Array, pa.Array, pa.Table]:
@@ -166,12 +191,6 @@ def _unwrap(
 ) -> None:
     """Decode the envelopes that one schema wrote."""
     if not len(raw):
-        return
-    if schema_id not in reader.schemas:
-        if schema_id in reader.refused:
-            cut.bad(rejected_envelopes(origin, raw, *reader.refused[schema_id]))
-        else:
-            cut.unknown(schema_id)
         return
     bad: list[pa.Table] = []
     passed: list[int] = []
@@ -365,16 +384,3 @@ def rejected_envelopes(
         for f in REJECTED_SCHEMA
     ]
     return pa.table(columns, schema=REJECTED_SCHEMA)
-
-
-def _groups(schema_id: pa.Array, index: pa.Array) -> list[tuple[tuple[int, str], pa.Array | None]]:
-    """Row positions per (schema id, message index path); None for all rows. Rows without an id are left out."""
-    pairs = pa.table({"id": schema_id, "index": index}).group_by(["id", "index"]).aggregate([]).to_pylist()
-    writers = sorted((p["id"], p["index"]) for p in pairs if p["id"] is not None)
-    if len(writers) == 1 and not schema_id.null_count:
-        return [(writers[0], None)]
-    groups: list[tuple[tuple[int, str], pa.Array | None]] = []
-    for known_id, path in writers:
-        mask = pc.and_(pc.equal(schema_id, known_id), pc.equal(index, path))
-        groups.append(((known_id, path), pa.array(np.flatnonzero(pc.fill_null(mask, False)))))
-    return groups

@@ -25,8 +25,9 @@ from distributary.changes.model import CHANGE, MESSAGE_METADATA_TYPE, METADATA, 
 from distributary.engine.changes.fitting import FilePart, RouteEvents
 from distributary.engine.changes.rejected_events import RECORD
 from distributary.engine.messages.chunks import GONE, KEY, WriterSchema
-from distributary.engine.messages.decode import Decoded, rejected_rows
+from distributary.engine.messages.decode import Decoded
 from distributary.engine.messages.record_keys import beside, fitting, key_fields
+from distributary.engine.messages.rejected import rejected_rows
 from distributary.engine.messages.task_spec import ORIGIN, MessageSpec, payload_columns, renamed
 from distributary.errors import Reason
 from distributary.schemas.raw import utf8_texts

@@ -36,6 +36,10 @@ MAX_INDEX: Final = 2**31 - 1
 VARINT_BYTES: Final = 5
 WORD_BYTES: Final = 8
 
+FINE, TOO_SHORT, BAD_MAGIC, UNKNOWN_SCHEMA_ID, BAD_INDEX = range(5)
+"""Places in `_REASONS`: what is wrong with a row, as a number while all rows are looked at."""
+_REASONS = pa.array([None, Reason.TOO_SHORT, Reason.BAD_MAGIC, Reason.UNKNOWN_SCHEMA_ID, Reason.BAD_INDEX], pa.string())
+
 
 @dataclass(frozen=True, slots=True)
 class Frames:
@@ -88,14 +92,14 @@ def split_frames(values: pa.BinaryArray, *, legacy_varints: bool = False, indexe
     present = ~np.asarray(values.is_null()) if values.null_count else np.ones(count, bool)
     start, data = _offsets(values)
     begin, end = start[:-1], start[1:]
-    reason = np.full(count, "", dtype=object)
+    fault = np.full(count, FINE, np.int8)
     long_enough = present & (end - begin >= ID_BYTES + indexes)
-    reason[present & ~long_enough] = Reason.TOO_SHORT
+    fault[present & ~long_enough] = TOO_SHORT
     header = _first_bytes(data, begin)
     framed = long_enough & (header & 0xFF == MAGIC)
-    reason[long_enough & ~framed] = Reason.BAD_MAGIC
+    fault[long_enough & ~framed] = BAD_MAGIC
     schema_id = (header >> np.uint64(8)).astype(np.uint32).byteswap().view(np.int32)
-    reason[framed & (schema_id < 0)] = Reason.UNKNOWN_SCHEMA_ID
+    fault[framed & (schema_id < 0)] = UNKNOWN_SCHEMA_ID
 
     good = framed & (schema_id >= 0)
     body_at = begin + ID_BYTES + indexes
@@ -104,13 +108,13 @@ def split_frames(values: pa.BinaryArray, *, legacy_varints: bool = False, indexe
     if indexes and longer.any():
         paths = _Paths(data, begin[longer] + ID_BYTES, end[longer], zigzag=not legacy_varints)
         index = pc.replace_with_mask(index, pa.array(longer), paths.text())
-        body_at[longer], reason[longer] = paths.at, paths.reason()
+        body_at[longer], fault[longer] = paths.at, paths.fault()
         good[longer] = ~(paths.short | paths.bad)
     return Frames(
         schema_id=pa.array(schema_id, pa.int32(), mask=~good),
-        index=pc.if_else(pa.array(good), index, None),
+        index=index if good.all() else pc.if_else(pa.array(good), index, None),
         body=_bodies(values, start, body_at, good),
-        reason=pa.array(reason, pa.string(), mask=reason == ""),
+        reason=_REASONS.take(pa.array(fault)) if fault.any() else pa.nulls(count, pa.string()),
     )
 
 
@@ -173,11 +177,11 @@ class _Paths:
         for level in range(int(self._count.max(initial=0))):
             self._levels.append(self._next(self._count > level, limit=MAX_INDEX))
 
-    def reason(self) -> NDArray[np.object_]:
-        """What is wrong with each row; "" where nothing is."""
-        reason = np.where(self.short, Reason.TOO_SHORT, "").astype(object)
-        reason[self.bad] = Reason.BAD_INDEX
-        return reason
+    def fault(self) -> NDArray[np.int8]:
+        """What is wrong with each row, as its place in `_REASONS`."""
+        fault = np.where(self.short, TOO_SHORT, FINE).astype(np.int8)
+        fault[self.bad] = BAD_INDEX
+        return fault
 
     def text(self) -> pa.StringArray:
         """Paths as "2" or "0.1"; a count of 0 in more than one byte is still [0]."""

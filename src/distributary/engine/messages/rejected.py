@@ -35,7 +35,7 @@ def refused_rows(route: str, refused: Sequence[Refused], spec: MessageSpec) -> p
     def each(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(values, kind).take(of_row)
 
-    records = pa.Table.from_batches([refusal.records for refusal in refused]).combine_chunks()
+    records = pa.Table.from_batches([refusal.records for refusal in refused])
     header = each([_header(refusal.writer, spec) for refusal in refused], pa.binary())
     filled = {
         "route": pa.repeat(route, len(of_row)),
@@ -45,7 +45,7 @@ def refused_rows(route: str, refused: Sequence[Refused], spec: MessageSpec) -> p
         "level": pa.repeat("payload", len(of_row)),
         "value": pc.binary_join_element_wise(header, records.column("payload"), pa.scalar(b"", pa.binary())),
     }
-    return _table(filled, records)
+    return _table(filled, records).combine_chunks()  # the payloads last: together they may be more than an array holds
 
 
 def _header(writer: WriterSchema, spec: MessageSpec) -> bytes | None:

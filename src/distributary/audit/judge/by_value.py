@@ -83,11 +83,12 @@ def missing(
                 by_writer.setdefault(writer, []).append(_Expected(opener.read(writer, body), rows))
             except UNREADABLE:
                 continue
+    searches = {writer: _Search(expected, beside) for writer, expected in by_writer.items()}
     for piece in pieces:
         origin = piece.column(ORIGIN).combine_chunks()
         rows = piece.drop_columns([ORIGIN])
-        for writer, expected in by_writer.items():
-            _find(expected, _of_writer(rows, origin, writer), beside)
+        for writer, search in searches.items():
+            search.among(_of_writer(rows, origin, writer))
     every = [record for expected in by_writer.values() for record in expected]
     return sum(record.found for record in every), sum(max(0, record.rows - record.found) for record in every)
 
@@ -101,20 +102,52 @@ def _of_writer(rows: pa.Table, origin: pa.Array, writer: Writer) -> pa.Table:
     return rows.filter(mine)
 
 
-def _find(expected: list[_Expected], rows: pa.Table, beside: Collection[str]) -> None:
-    names = names_of(tuple(rows.column_names))
-    values = [record.payload.simple() for record in expected]
-    # A record's row has this very value of such a field, in one column, whatever the column's type is.
-    fields = [name for name in values[0] if len(names.of(name)) == 1]
-    by_values: dict[tuple[str | None, ...], list[_Expected]] = {}
-    for record, simple in zip(expected, values, strict=True):
-        by_values.setdefault(tuple(spelled(simple[name].value) for name in fields), []).append(record)
-    rows = _narrowed(rows, values, fields, names)
-    for row in _plain_rows(rows):
-        key = tuple(_spelled_or_default(row[names.of(name)[0]], values[0][name]) for name in fields)
-        alike = [record for record in by_values.get(key, ()) if _is_alike(record.payload, row, beside)]
-        if alike:
-            next((record for record in alike if record.found < record.rows), alike[0]).found += 1
+_Key = tuple[str | None, ...]
+
+
+class _Search:
+    """The records of one writer, by what a row of theirs is looked for with."""
+
+    def __init__(self, expected: list[_Expected], beside: Collection[str]) -> None:
+        self.expected = expected
+        self.beside = beside
+        self._values = [record.payload.simple() for record in expected]
+        self._columns: tuple[str, ...] | None = None
+
+    def among(self, rows: pa.Table) -> None:
+        """Count the records that `rows` say."""
+        names = names_of(tuple(rows.column_names))
+        if names.columns != self._columns:
+            self._arrange(names)
+        first = self._values[0]
+        for row in _plain_rows(_narrowed(rows, self._values, self._fields, names)):
+            key = tuple(_spelled_or_default(row[names.of(name)[0]], first[name]) for name in self._fields)
+            self._count(key, row)
+
+    def _arrange(self, names: Names) -> None:
+        self._columns = names.columns
+        # A record's row has this very value of such a field, in one column, whatever the column's type is.
+        self._fields = [name for name in self._values[0] if len(names.of(name)) == 1]
+        self._missing: dict[_Key, list[_Expected]] = {}
+        """Records that have not all their rows yet: rows come mostly as their records did, so the first one fits."""
+        self._complete: dict[_Key, list[_Expected]] = {}
+        for record, simple in zip(self.expected, self._values, strict=True):
+            key = tuple(spelled(simple[name].value) for name in self._fields)
+            by_key = self._missing if record.found < record.rows else self._complete
+            by_key.setdefault(key, []).append(record)
+
+    def _count(self, key: _Key, row: Mapping[str, Any]) -> None:
+        missing = self._missing.get(key, [])
+        for place, record in enumerate(missing):
+            if _is_alike(record.payload, row, self.beside):
+                record.found += 1
+                if record.found == record.rows:
+                    self._complete.setdefault(key, []).append(missing.pop(place))
+                return
+        for record in self._complete.get(key, ()):
+            if _is_alike(record.payload, row, self.beside):
+                record.found += 1  # one row more than there are records
+                return
 
 
 def _is_alike(payload: ReadPayload, row: Mapping[str, Any], beside: Collection[str]) -> bool:

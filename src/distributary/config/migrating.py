@@ -230,9 +230,9 @@ VARIABLES = (
 
 
 _NO_DEFAULT_PATH = (
-    "is required: where the connector's own default is, dbfs:/datastream-deltalake-connector/_delta, no tables can lie "
-    "here, for its mount has no hard links, by which a commit is made once; give a folder of its own in a store, "
-    "such as gs://lake/shop, away from the change files"
+    "is required: the connector's own default, dbfs:/datastream-deltalake-connector/_delta, is a mount without hard "
+    "links, where no commit can be made once; give a folder in a store, such as gs://lake/shop, away from the change "
+    "files"
 )
 
 

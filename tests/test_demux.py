@@ -485,3 +485,14 @@ def test_a_flood_of_routes_with_unreadable_records_costs_what_they_cost() -> Non
     found = cut([alike.replace(b"r0000", route.encode()) for route in routes])
     assert {(c["route"], c["rows"], c["groups"]) for c in found} == {(r, 1, '{"BAD_MAGIC": 1}') for r in routes}
     assert [(row[0], row[3]) for row in rejected(found)] == list(enumerate(routes))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "", None]), st.integers(0, 99)), max_size=20), st.integers(1, 5))
+def test_rows_are_parted_by_a_text_and_keep_their_order(rows: list[tuple[str | None, int]], size: int) -> None:
+    columns = {"text": pa.array([r[0] for r in rows], pa.string()), "n": pa.array([r[1] for r in rows], pa.int64())}
+    table = pa.Table.from_batches(pa.table(columns).to_batches(max_chunksize=size), pa.table(columns).schema)
+    parted: dict[str | None, list[int]] = {}
+    for text, part in chunks.by_value(table, "text"):
+        assert set(part.column("text").to_pylist()) == {text}
+        parted.setdefault(text, []).extend(part.column("n").to_pylist())
+    assert parted == {text: [n for t, n in rows if t == text] for text in {t for t, _ in rows}}

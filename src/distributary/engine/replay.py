@@ -25,7 +25,7 @@ from distributary.engine.changes.concluding import conclude
 from distributary.engine.changes.ledger_fields import ledger_fields
 from distributary.engine.committed import already_there, in_log, unsure_rows
 from distributary.engine.messages.admission import refused_routes
-from distributary.engine.messages.chunks import GONE, KEY, Cut, Groups, one_array, read_records
+from distributary.engine.messages.chunks import GONE, KEY, Cut, Groups, by_value, one_array, read_records
 from distributary.engine.messages.decode import Decoded, decode
 from distributary.engine.messages.deliver import deliver_route
 from distributary.engine.messages.demux import split_payloads, split_values
@@ -191,9 +191,9 @@ class Replay:
             return {}, 0
         parts_of: dict[str, list[pa.Table]] = {}
         payloads = rows.filter(pc.and_(pc.equal(rows.column("level"), "payload"), pc.is_valid(rows.column("route"))))
-        for name in pc.unique(payloads.column("route")).to_pylist():
-            if route in (None, name):
-                parts_of.setdefault(name, []).append(payloads.filter(pc.equal(payloads.column("route"), name)))
+        for name, rows_of_route in by_value(payloads, "route"):
+            if name is not None and route in (None, name):
+                parts_of.setdefault(name, []).append(rows_of_route)
         envelopes = self._readable(rows.filter(pc.equal(rows.column("level"), "envelope")), report)
         for row in range(envelopes.num_rows):
             envelope = envelopes.slice(row, 1)

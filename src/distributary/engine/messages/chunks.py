@@ -102,11 +102,8 @@ class Cut:
 
     def bad(self, rows: pa.Table) -> None:
         """Rows for the quarantine, as far as their route is known by route. `groups`: their reasons."""
-        routes, by_route = _codes(one_array(rows.column("route")).fill_null(""))
-        in_order = rows.take(pa.array(np.argsort(by_route, kind="stable"))).combine_chunks()
-        sizes = np.bincount(by_route, minlength=len(routes))
-        for route, begin, size in zip(routes, (np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True):
-            for batch in in_order.slice(begin, size).to_batches(max_chunksize=CHUNK_ROWS):
+        for route, rows_of_route in by_value(rows.combine_chunks(), "route"):
+            for batch in rows_of_route.to_batches(max_chunksize=CHUNK_ROWS):
                 reasons = Counter(batch.column("reason").to_pylist())
                 self._add("bad", route or None, batch.num_rows, dict(reasons), batch)
 
@@ -232,8 +229,18 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
+def by_value(rows: pa.Table, column: str) -> Iterator[tuple[str | None, pa.Table]]:
+    """Rows by a text of theirs, in their order; once for each batch of the table that has rows of it."""
+    for batch in rows.to_batches():
+        texts, codes = _codes(batch.column(column))
+        in_order = batch.take(pa.array(np.argsort(codes, kind="stable")))
+        sizes = np.bincount(codes, minlength=len(texts))
+        for text, begin, size in zip(texts, (np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True):
+            yield text, pa.Table.from_batches([in_order.slice(begin, size)])
+
+
 def _codes(values: pa.Array) -> tuple[list[str], Any]:
-    encoded = values.dictionary_encode()
+    encoded = values.dictionary_encode("encode")
     return encoded.dictionary.to_pylist(), np.asarray(encoded.indices).astype(np.int64)
 
 

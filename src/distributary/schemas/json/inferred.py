@@ -71,8 +71,9 @@ def shapes(route: pa.StringArray, bodies: pa.BinaryArray, declared: Record) -> p
     encoded, all_bodies = route.dictionary_encode("encode"), bodies.to_pylist()
     codes = np.asarray(encoded.indices)
     texts: list[str] = [WHOLE] * len(all_bodies)
-    for code in range(len(encoded.dictionary)):
-        of_route, places = _Shapes(declared_shapes), np.flatnonzero(codes == code).tolist()
+    ends = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
+    for rows in np.split(np.argsort(codes, kind="stable"), ends)[:-1]:
+        of_route, places = _Shapes(declared_shapes), rows.tolist()
         shape_places = of_route.places([all_bodies[place] for place in places])
         for place, shape_place in zip(places, shape_places, strict=True):
             texts[place] = of_route.text(shape_place)

@@ -38,6 +38,10 @@ _STORE = (
 )
 
 
+_FOLDER_WENT = (FileNotFoundError, FileExistsError)
+"""Another start has removed the probes' folder before a file was put there, or while it was made (`Path.mkdir`)."""
+
+
 def prove_puts_once(uri: str, store: Store) -> None:
     """Leaves nothing at `uri`, but for its folder. Raises StoreUnfit; OSError where that cannot be told."""
     try:
@@ -46,7 +50,7 @@ def prove_puts_once(uri: str, store: Store) -> None:
             try:
                 if (fault := _fault(uri, store)) is None:
                     return
-            except FileNotFoundError:  # the folder went
+            except _FOLDER_WENT:
                 if attempt == _TRIES - 1:
                     raise
     finally:
@@ -61,7 +65,7 @@ def _fault(uri: str, store: Store) -> str | None:
         put_once(uri, store, PROBES, _NAME, b"probe")
         if put_once(uri, store, PROBES, _NAME, b"again"):
             return _TWICE
-    except FileNotFoundError:
+    except _FOLDER_WENT:
         raise
     except OSError as e:
         if e.filename2 is not None and e.errno not in _OF_THE_MOMENT:  # only a link has two names

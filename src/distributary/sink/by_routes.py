@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distributary.engine.messages.chunks import runs_of
 from distributary.engine.outcomes import Fault
 from distributary.engine.windows import windows
 from distributary.errors import Reason
@@ -138,13 +139,10 @@ def by_text(rows: pa.Table) -> Iterator[tuple[bool, pa.Table]]:
 def split(rows: pa.Table, column: str) -> Iterator[tuple[str | None, pa.Table]]:
     """The rows of each route, in the order in which they came; None: of no route, null or empty."""
     values = pc.fill_null(rows.column(column).cast(pa.string()), "").combine_chunks().dictionary_encode()
-    codes = np.asarray(values.indices)
-    order = np.argsort(codes, kind="stable")
-    cuts = np.flatnonzero(np.diff(codes[order])) + 1
-    sorted_rows = rows if len(cuts) == 0 else rows.take(pa.array(order))
-    for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(codes)], strict=True):
-        route = values.dictionary[int(codes[order[begin]])].as_py()
-        yield route or None, sorted_rows.slice(begin, end - begin)
+    order, runs = runs_of(np.asarray(values.indices), len(values.dictionary))
+    sorted_rows = rows if len(runs) == 1 else rows.take(pa.array(order))
+    for route, run in zip(values.dictionary.to_pylist(), runs, strict=True):
+        yield route or None, sorted_rows.slice(*run)
 
 
 def rejected(route: str | None, rows: pa.Table, reason: Reason, detail: str) -> pa.Table:

@@ -233,10 +233,18 @@ def by_value(rows: pa.Table, column: str) -> Iterator[tuple[str | None, pa.Table
     """Rows by a text of theirs, in their order; once for each batch of the table that has rows of it."""
     for batch in rows.to_batches():
         texts, codes = _codes(batch.column(column))
-        in_order = batch.take(pa.array(np.argsort(codes, kind="stable")))
-        sizes = np.bincount(codes, minlength=len(texts))
-        for text, begin, size in zip(texts, (np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True):
-            yield text, pa.Table.from_batches([in_order.slice(begin, size)])
+        order, runs = runs_of(codes, len(texts))
+        in_order = batch.take(pa.array(order))
+        for text, run in zip(texts, runs, strict=True):
+            yield text, pa.Table.from_batches([in_order.slice(*run)])
+
+
+def runs_of(codes: Any, count: int) -> tuple[Any, list[tuple[int, int]]]:
+    """Positions sorted by their codes (whole numbers of 0 to `count` - 1), those of one code in their order; and where
+    the run of each code begins, with its length."""
+    sizes = np.bincount(codes, minlength=count)
+    begins = np.cumsum(sizes) - sizes
+    return np.argsort(codes, kind="stable"), list(zip(begins.tolist(), sizes.tolist(), strict=True))
 
 
 def _codes(values: pa.Array) -> tuple[list[str], Any]:
@@ -253,11 +261,9 @@ def rows_by_writer(schema_id: pa.Array, index: pa.Array) -> list[tuple[WriterSch
     writers, by_writer = writers_of(schema_id, index)
     if positions is None and len(writers) == 1:
         return [(writers[0], None)]
-    order = np.argsort(by_writer, kind="stable")
+    order, runs = runs_of(by_writer, len(writers))
     rows = pa.array(order if positions is None else positions[order])
-    sizes = np.bincount(by_writer, minlength=len(writers))
-    begins = np.cumsum(sizes) - sizes
-    return [(writer, rows.slice(begins[n], sizes[n])) for n, writer in enumerate(writers)]
+    return [(writer, rows.slice(*run)) for writer, run in zip(writers, runs, strict=True)]
 
 
 def writers_of(schema_id: pa.Array, index: pa.Array) -> tuple[list[WriterSchema], Any]:

@@ -67,6 +67,12 @@ def test_rows_in_the_order_of_their_records_are_compared_once_each() -> None:
     assert len(COMPARED) == 500
 
 
+def test_files_in_another_order_than_their_records_cost_one_look_for_their_beginning() -> None:
+    records = [("ann", n) for n in range(500)]
+    assert missing(records, [records[300:], records[:300]]) == (500, 0)
+    assert len(COMPARED) == 500 + 300
+
+
 ROWS = st.lists(st.tuples(st.sampled_from(["ann", "bob"]), st.integers(0, 3)), max_size=12)
 
 

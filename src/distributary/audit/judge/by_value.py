@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappush, heapreplace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -129,7 +130,9 @@ class _Search:
         # A record's row has this very value of such a field, in one column, whatever the column's type is.
         self._fields = [name for name in self._values[0] if len(names.of(name)) == 1]
         self._missing: dict[_Key, list[_Expected]] = {}
-        """Records that have not all their rows yet: rows come mostly as their records did, so the first one fits."""
+        """Records that have not all their rows yet."""
+        self._next: dict[_Key, int] = {}
+        """Behind the last of them that a row was of: mostly, rows stand in a file as their records came."""
         self._complete: dict[_Key, list[_Expected]] = {}
         for record, simple in zip(self.expected, self._values, strict=True):
             key = tuple(spelled(simple[name].value) for name in self._fields)
@@ -137,12 +140,14 @@ class _Search:
             by_key.setdefault(key, []).append(record)
 
     def _count(self, key: _Key, row: Mapping[str, Any]) -> None:
-        missing = self._missing.get(key, [])
-        for place, record in enumerate(missing):
-            if _is_alike(record.payload, row, self.beside):
+        missing, begin = self._missing.get(key, []), self._next.get(key, 0)
+        for place in chain(range(begin, len(missing)), range(begin)):
+            if _is_alike((record := missing[place]).payload, row, self.beside):
                 record.found += 1
+                self._next[key] = place + 1
                 if record.found == record.rows:
                     self._complete.setdefault(key, []).append(missing.pop(place))
+                    self._next[key] = place
                 return
         for record in self._complete.get(key, ()):
             if _is_alike(record.payload, row, self.beside):
